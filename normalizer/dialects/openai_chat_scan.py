@@ -1,0 +1,181 @@
+"""`scan`: one fast pass that finds the stretches of a history which need a look.
+
+This is the one place where speed shapes the code: no call per message on the common path, and a
+dict of the expected length with the expected keys has no other keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from stopkit.normalizer.dialects.openai_chat_shapes import MAX_ID, block_end, flaws, ids_of
+from stopkit.normalizer.plain import is_plain, sound
+
+
+def scan(items: list[Any], request: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """Half-open spans of `items` that need a look, in order and apart.
+
+    What stands between them is clean and complete in itself: each call there has its answers
+    there, and each answer its call.  A span may hold clean messages too.
+    """
+    # The loop takes the plain shapes of each role; whatever else it meets, known or odd, is
+    # judged by `flaws` behind it.  An exception here only means "not plain".
+    spans: list[tuple[int, int]] = []
+    strays: dict[int, str] = {}  # answers without a call in their turn, by index
+    turns: list[int] = []  # the clean assistant messages with calls
+    names: set[str] = set()
+    loads = orjson.loads
+    longest = MAX_ID
+    start = 0  # the last assistant message
+    waiting: list[Any] = []  # its unanswered ids, the next one last
+    loose: set[str] = set()  # the same, once an answer has come out of turn
+    own: set[str] = set()  # the ids of `owner`, an assistant message with strays behind it
+    owner = -1
+    for at, message in enumerate(items):
+        try:
+            role = message["role"]
+            content = message["content"]
+            if role == "tool":
+                if (
+                    message["tool_call_id"] == waiting[-1]
+                    and len(message) == 3
+                    and content.__class__ is str
+                    and (content.isascii() or content.encode())
+                ):
+                    del waiting[-1]
+                    continue
+            elif waiting:
+                pass
+            elif len(message) == 2:
+                if content.__class__ is str:
+                    if content.isascii() or content.encode():
+                        if role == "user":
+                            continue
+                        if role == "assistant" and content:
+                            start = at
+                            continue
+                elif role == "user" and content.__class__ is list:
+                    for part in content:
+                        text = part["text"]
+                        if not (
+                            len(part) == 2
+                            and part["type"] == "text"
+                            and text.__class__ is str
+                            and (text.isascii() or text.encode())
+                        ):
+                            break
+                    else:
+                        continue
+            elif (
+                role == "assistant"
+                and len(message) == 3
+                and (
+                    content is None
+                    or (content.__class__ is str and (content.isascii() or content.encode()))
+                )
+            ):
+                ids = []
+                for call in message["tool_calls"][::-1]:
+                    body = call["function"]
+                    text = body["arguments"]
+                    call_id = call["id"]
+                    if not (
+                        len(call) == 3
+                        and call["type"] == "function"
+                        and call_id.__class__ is str
+                        and 0 < len(call_id) <= longest
+                        and call_id.isascii()
+                        and len(body) == 2
+                        and body["name"] in names
+                        and text.__class__ is str
+                        and loads(text).__class__ is dict
+                    ):
+                        break
+                    ids.append(call_id)
+                else:
+                    if ids[0] != ids[1] if len(ids) == 2 else ids and len(set(ids)) == len(ids):
+                        start = at
+                        waiting = ids
+                        turns.append(at)
+                        continue
+        except (LookupError, TypeError, AttributeError, ValueError):
+            pass
+
+        odd = bool(flaws(message, at)) or not (is_plain(message) and sound(message))
+        role = message.get("role") if isinstance(message, dict) else None
+        if role == "tool":
+            call_id = message.get("tool_call_id")
+            if waiting and not loose:
+                loose = set(waiting)
+                waiting = [None]
+            if not odd and call_id in loose:
+                loose.discard(call_id)
+                if not loose:
+                    waiting = []
+                continue
+            # One bad answer makes the whole turn one span: none of its calls waits any longer.
+            waiting = []
+            loose = set()
+            _add(spans, start, at + 1)
+            if start != owner:
+                own = ids_of(items[start])
+                owner = start
+            if isinstance(call_id, str) and call_id not in own:
+                strays[at] = call_id
+            continue
+        if waiting:
+            waiting = []
+            loose = set()
+            _add(spans, start, at)
+        if role == "assistant":
+            start = at
+            odd = odd or message.get("function_call") is not None
+            if not odd and message.get("tool_calls"):
+                turns.append(at)
+                for call in message["tool_calls"]:
+                    waiting.append(call["id"])
+                    if call["type"] == "function":
+                        names.add(call["function"]["name"])
+                waiting.reverse()
+        if odd or role == "function":
+            _add(spans, at, at + 1)
+    if waiting:
+        _add(spans, start, len(items))
+    if strays:
+        spans = _with_turns_of(strays, turns, spans, items)
+    return spans
+
+
+def _add(spans: list[tuple[int, int]], start: int, stop: int) -> None:
+    """Add a span that ends at or behind all others, and join it to those that it touches."""
+    while spans and spans[-1][1] >= start:
+        start = min(start, spans.pop()[0])
+    spans.append((start, stop))
+
+
+def _with_turns_of(
+    strays: dict[int, str], turns: list[int], spans: list[tuple[int, int]], items: list[Any]
+) -> list[tuple[int, int]]:
+    """`spans` and the turn of the latest call before each stray tool message that has its id."""
+    wanted = set(strays.values())
+    latest: dict[str, int] = {}
+    needed: set[int] = set()
+    turn = 0
+    for at, stray in strays.items():
+        while turn < len(turns) and turns[turn] < at:
+            for call in items[turns[turn]]["tool_calls"]:
+                if call["id"] in wanted:
+                    latest[call["id"]] = turns[turn]
+            turn += 1
+        if stray in latest:
+            needed.add(latest[stray])
+    joined: list[tuple[int, int]] = []
+    for start, stop in sorted([*spans, *((at, block_end(items, at)) for at in needed)]):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
+        else:
+            joined.append((start, stop))
+    return joined
