@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from stopkit.outcome import Denied, Failed, NotStarted, Outcome, Placeholder, Stopped, Unknown
 
@@ -26,8 +25,7 @@ _Make: TypeAlias = Callable[[str, str], Recognised | None]
 """From who wrote the text and what stands between its head and its tail."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
+class _Form(NamedTuple):
     """One wording.  `tail` None: anything may follow `head`; else the text ends with it."""
 
     writer: str
@@ -456,16 +454,15 @@ def recognise(text: str, *, is_error: bool | None = None) -> Placeholder | Outco
     return None
 
 
-_CODEX_HEAD: Final = re.compile(
+# Compiled when they are first needed: most programs that repair histories never meet one.
+_CODEX_HEAD: Final = (
     r"(?:Chunk ID: \S+\n)?Wall time: [\d.]+ seconds\n"
     r"Process (?:exited with code (?P<code>-?\d{1,9})|running with session ID (?P<session>\d+))\n"
     r"(?:Original token count: \d+\n)?(?:Output:\n)?"
 )
-_PATCH_HEAD: Final = re.compile(
-    r"Exit code: (?P<code>-?\d{1,9})\nWall time: [\d.]+ seconds?\nOutput:\n"
-)
-_CLAUDE_HEAD: Final = re.compile(r"Exit code (?P<code>\d{1,9})(?:\n|$)")
-_CLAUDE_BACKGROUND: Final = re.compile(r"Command running in background with ID: \S+\. Output is ")
+_PATCH_HEAD: Final = r"Exit code: (?P<code>-?\d{1,9})\nWall time: [\d.]+ seconds?\nOutput:\n"
+_CLAUDE_HEAD: Final = r"Exit code (?P<code>\d{1,9})(?:\n|$)"
+_CLAUDE_BACKGROUND: Final = r"Command running in background with ID: \S+\. Output is "
 
 _REFUSED_ARGUMENTS: Final = (
     "apply_patch verification failed: ",
@@ -486,7 +483,7 @@ def ended(text: str, *, is_error: bool | None = None) -> Failed | Stopped | Unkn
     if text[:4] not in _ENDS:
         return None
     text = _readable(text)
-    if found := _CODEX_HEAD.match(text):
+    if found := re.match(_CODEX_HEAD, text):
         output = text[found.end() :]
         if session := found["session"]:
             return Unknown(
@@ -496,11 +493,11 @@ def ended(text: str, *, is_error: bool | None = None) -> Failed | Stopped | Unkn
                 evidence=(f"the result says: running with session ID {session}",),
             )
         return _exited(int(found["code"]), output)
-    if found := _PATCH_HEAD.match(text):
+    if found := re.match(_PATCH_HEAD, text):
         return _exited(int(found["code"]), text[found.end() :])
-    if is_error and (found := _CLAUDE_HEAD.match(text)):
+    if is_error and (found := re.match(_CLAUDE_HEAD, text)):
         return _exited(int(found["code"]), text[found.end() :])
-    if _CLAUDE_BACKGROUND.match(text):
+    if re.match(_CLAUDE_BACKGROUND, text):
         return Unknown(
             reason="it was started in the background; its result does not say how it ended",
             output=text,

@@ -131,24 +131,36 @@ def _order(where: Location) -> tuple[tuple[int, int | str], ...]:
 
 
 class LazyElsewhere:
-    """The calls outside the part under repair, indexed when somebody first asks."""
+    """The calls outside the part under repair, indexed when somebody first asks for one of them."""
 
-    __slots__ = ("_build", "_index", "_past")
+    __slots__ = ("_build", "_ids", "_index", "_names", "_past")
 
     def __init__(
-        self, build: Callable[[], Mapping[str, Answered]], past: Mapping[str, Answered]
+        self,
+        build: Callable[[], Mapping[str, Answered]],
+        past: Mapping[str, Answered],
+        names: list[str] | None = None,
     ) -> None:
+        """`build` reads the calls and their results; `names` are all their ids, where known."""
+        self._names = names
         self._build = build
         self._past = past
+        self._ids: set[str] | None = None
         self._index: Mapping[str, Answered] | None = None
 
     def __contains__(self, call_id: object, /) -> bool:
         return isinstance(call_id, str) and self.get(call_id) is not None
 
     def get(self, call_id: str) -> Answered | None:
-        if self._index is None:
-            self._index = self._build()
-        return self._index.get(call_id) or self._past.get(call_id)
+        if self._ids is None and self._names is not None:
+            self._ids = set(self._names)
+        if self._ids is None or call_id in self._ids:
+            if self._index is None:
+                self._index = self._build()
+            found = self._index.get(call_id)
+            if found is not None:
+                return found
+        return self._past.get(call_id)
 
 
 def trimmed(start: int, before: tuple[Any, ...], start_after: int, after: list[Any]) -> Splice | None:

@@ -62,7 +62,7 @@ def sendable(api: str, items: Sequence[Any], request: Request | None = None) -> 
     if items[-1]["role"] != "assistant" or _version((request or {}).get("model")) is not None:
         return True
     *_, last = _turns(_messages(items, _Found()))
-    return any(_server_calls(last))
+    return any(_server_calls(last, []))
 
 
 # --- any API -------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def _unsound(value: Any, path: str, level: int, found: _Found) -> None:
         case str():
             if _has_surrogate(value):
                 found.add("GEN-JSON-1", path)
-        case list() | dict() if level > 200:
+        case list() | dict() if level > 255:
             found.add("GEN-JSON-1", path)
         case list():
             for index, part in enumerate(value):
@@ -229,10 +229,11 @@ def _anthropic(items: Sequence[Any], request: Request, found: _Found) -> None:
         for path, block in message.blocks:
             _ant_block(path, block, message.role, request, found)
         _ant_fallback(message, found)
-    for turn, after in zip(turns, [*turns[1:], None], strict=True):
-        _ant_results(turn, after, found)
+    for number, turn in enumerate(turns):
+        later = turns[number + 1 :]
+        _ant_results(turn, later[0] if later else None, found)
         _ant_call_ids(turn, found)
-        _ant_server(turn, after, found)
+        _ant_server(turn, later, found)
     _ant_hosted_results(messages, found)
     _ant_system(messages, request, found)
     _ant_cache(messages, request, found)
@@ -419,29 +420,58 @@ def _ant_call_ids(turn: _Turn, found: _Found) -> None:
             seen.append(call_id)
 
 
-def _server_calls(turn: _Turn, after: _Turn | None = None) -> Iterator[tuple[str, Block]]:
-    """The server calls of a turn that have no result.
+def _server_calls(turn: _Turn, later: Sequence[_Turn]) -> Iterator[tuple[str, Block, str]]:
+    """The server calls of a turn that have no result, each as `open` at the end or `lost`.
 
-    It counts later in the call's message, or among the hosted results at the start of the next
-    assistant message, be it of this turn or of `after`.  Messages without content are passed over.
+    A result counts later in the call's message, or among the hosted results at the start of the
+    next assistant message.  A message with a client call that the server call's code made
+    (`caller.tool_id`) keeps the server call waiting.  Blanks cannot stay and are passed over.
     """
-    own = [message for message in turn.model if message.content]
-    next_turn = [message for message in (after.model if after else []) if message.content]
+    own = [message for message in turn.model if not _is_silent(message)]
+    behind = [message for t in later for message in t.model if not _is_silent(message)]
     for number, message in enumerate(own):
-        following = [*own[number + 1 :], *next_turn][:1]
         for index, (path, block) in enumerate(message.blocks):
-            later = [b for _, b in message.blocks[index + 1 :]] + _opening(following)
-            if block["type"] in _SERVER_CALLS and not _answers(later, block):
-                yield path, block
+            if block["type"] not in _SERVER_CALLS:
+                continue
+            if _answers([b for _, b in message.blocks[index + 1 :]], block):
+                continue
+            fate = _fate(block, [*own[number + 1 :], *behind])
+            if fate != "answered":
+                yield path, block, fate
+
+
+def _fate(call: Block, following: Sequence[_Message]) -> str:
+    for message in following:
+        if _answers(_opening([message]), call):
+            return "answered"
+        if not _made_by(message, call):
+            return "lost"
+    return "open"
+
+
+def _made_by(message: _Message, call: Block) -> bool:
+    return any(
+        block["type"] == "tool_use"
+        and isinstance(block.get("caller"), dict)
+        and block["caller"].get("tool_id") == call.get("id")
+        for _, block in message.blocks
+    )
+
+
+def _is_silent(message: _Message) -> bool:
+    if isinstance(message.content, str):
+        return not message.content.strip()
+    return all(_is_blank(block) for _, block in message.blocks)
 
 
 def _opening(messages: list[_Message]) -> list[Block]:
     """The hosted results that the first of these messages begins with."""
     opening: list[Block] = []
     for _, block in messages[0].blocks if messages else []:
-        if not _is_hosted_result(block):
+        if _is_hosted_result(block):
+            opening.append(block)
+        elif not _is_blank(block):
             break
-        opening.append(block)
     return opening
 
 
@@ -449,22 +479,24 @@ def _answers(blocks: list[Block], call: Block) -> bool:
     return any(_is_hosted_result(b) and b.get("tool_use_id") == call.get("id") for b in blocks)
 
 
-def _ant_server(turn: _Turn, after: _Turn | None, found: _Found) -> None:
+def _ant_server(turn: _Turn, later: Sequence[_Turn], found: _Found) -> None:
     """ANT-SRV-1, 3, 7.
 
-    A server call is open where no later turn exists and either nothing was replied (ANT-SRV-5) or
-    a client call stands beside it (ANT-SRV-3).
+    A server call is open where the last turn was not replied to (ANT-SRV-5) or has a client call
+    (ANT-SRV-3).
     """
-    never_answered = list(_server_calls(turn, after))
-    still_open = after is None and (not turn.reply or bool(turn.calls))
-    if not still_open:
-        for path, _ in never_answered:
-            found.add("ANT-SRV-1", path)
-    open_at_reply = [
-        call for call in _server_calls(turn) if still_open or call not in never_answered
+    last = later[-1] if later else turn
+    may_wait = not last.reply or bool(last.calls)
+    lost = [
+        path
+        for path, _, fate in _server_calls(turn, later)
+        if fate == "lost" or not may_wait
     ]
+    for path in lost:
+        found.add("ANT-SRV-1", path)
+    waiting = [path for path, _, _ in _server_calls(turn, []) if path not in lost]
     for path in turn.said:
-        if open_at_reply and turn.calls:
+        if waiting and turn.calls:
             found.add("ANT-SRV-3", path)
         if any(_is_programmatic(call) for _, call in turn.calls):
             found.add("ANT-SRV-7", path)
@@ -476,19 +508,23 @@ def _is_programmatic(call: Block) -> bool:
 
 
 def _ant_hosted_results(messages: list[_Message], found: _Found) -> None:
-    """ANT-SRV-4.  Messages without content are passed over."""
-    previous: list[Block] = []
+    """ANT-SRV-4.  Messages of blanks are passed over."""
+    waiting: list[Block] = []
     for message in messages:
-        if message.role != "assistant" or not message.content:
+        if message.role != "assistant" or _is_silent(message):
             continue
         own: list[Block] = []
         for path, block in message.blocks:
             if _is_hosted_result(block):
-                calls = [b for b in previous + own if b["type"] in _SERVER_CALLS]
+                calls = [b for b in waiting + own if b["type"] in _SERVER_CALLS]
                 if all(call.get("id") != block.get("tool_use_id") for call in calls):
                     found.add("ANT-SRV-4", path)
             own.append(block)
-        previous = own
+        waiting = own + [
+            call
+            for call in waiting
+            if _made_by(message, call) and not _answers(_opening([message]), call)
+        ]
 
 
 def _ant_system(messages: list[_Message], request: Request, found: _Found) -> None:
@@ -537,7 +573,7 @@ def _takes_system(version: tuple[str, tuple[int, int]]) -> bool:
 
 
 def _ant_cache(messages: list[_Message], request: Request, found: _Found) -> None:
-    """ANT-CACHE-1.  A marker on thinking is refused for itself and not counted."""
+    """ANT-CACHE-1.  A marker on thinking is refused for itself, and counts."""
     system = request.get("system")
     fixed = [*(request.get("tools") or []), *(system if isinstance(system, list) else [])]
     count = sum(1 for part in fixed if part.get("cache_control") is not None)
@@ -548,10 +584,9 @@ def _ant_cache(messages: list[_Message], request: Request, found: _Found) -> Non
             for at, part in [(path, block), *_blocks(inner, path, _Found())]:
                 if part.get("cache_control") is None:
                     continue
-                if part["type"] in _THINKING:
+                marked.append(at)
+                if part["type"] in _THINKING and message.role == "assistant":
                     found.add("ANT-CACHE-1", at)
-                else:
-                    marked.append(at)
     for path in marked[: max(0, count + len(marked) - 4)]:
         found.add("ANT-CACHE-1", path)
 
@@ -571,7 +606,7 @@ def _ant_end(messages: list[_Message], turns: list[_Turn], request: Request, fou
     thinking = (request.get("thinking") or {}).get("type")
     if last.role == "assistant":
         if version is not None and version[1] >= (4, 6):
-            if not turn.calls and not any(_server_calls(turn)):
+            if not turn.calls and not any(_server_calls(turn, [])):
                 found.add("ANT-END-1", last.path, "send")
         elif version is not None:
             path, text = last.path, last.content

@@ -76,7 +76,7 @@ def _texts_in(content: Any) -> Iterator[str]:
 def _texts_in_item(item: Item) -> Iterator[str]:
     match item:
         case {"type": "local_shell_call_output", "output": str(output)}:
-            yield json.loads(output).get("stdout", "")
+            yield _stdout(output)
         case {"type": "shell_call_output", "output": list(parts)}:
             yield from (str(part.get("stdout", "")) for part in parts)
         case {"type": "program_output", "result": str(text)}:
@@ -84,6 +84,14 @@ def _texts_in_item(item: Item) -> Iterator[str]:
         case _:
             yield from _texts_in(item.get("content"))
             yield from _texts_in(item.get("output"))
+
+
+def _stdout(output: str) -> str:
+    """The text of a local shell's output: JSON as the tool writes it, or the words themselves."""
+    try:
+        return str(json.loads(output)["stdout"])
+    except (ValueError, TypeError, KeyError):
+        return output
 
 
 class Pick:

@@ -323,7 +323,11 @@ ANTHROPIC: list[tuple[str, list[Any], Item, list[str]]] = [
         "markers",
         [user(*[{**text(), **MARK}] * 4), model({**THINKING, **MARK}, text()), HI],
         {"system": [{**text(), **MARK}]},
-        ["ANT-CACHE-1 messages.0.content.0 prefix", "ANT-CACHE-1 messages.1.content.0 prefix"],
+        [
+            "ANT-CACHE-1 messages.0.content.0 prefix",
+            "ANT-CACHE-1 messages.0.content.1 prefix",
+            "ANT-CACHE-1 messages.1.content.0 prefix",
+        ],
     ),
     ("too long", [HI] * 100_001, {}, ["ANT-LIM-1 messages.100000 send"]),
     (

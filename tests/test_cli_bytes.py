@@ -17,15 +17,17 @@ DATA = Path(__file__).parent / "data"
 
 JSON: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4)
-    | st.dictionaries(
-        st.sampled_from(
-            ["role", "content", "type", "id", "text", "messages", "input", "tool_calls", "name"]
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(
+                ["role", "content", "type", "id", "text", "messages", "input", "tool_calls", "name"]
+            )
+            | st.text(max_size=4),
+            inner
+            | st.sampled_from(["user", "assistant", "tool", "text", "tool_use", "function_call"]),
+            max_size=5,
         )
-        | st.text(max_size=4),
-        inner
-        | st.sampled_from(["user", "assistant", "tool", "text", "tool_use", "function_call"]),
-        max_size=5,
     ),
     max_leaves=20,
 )
@@ -36,8 +38,10 @@ SEEDS = [
     lines(*BROKEN),
     lines({"messages": CLEAN}, BROKEN, {"input": "x"}),
     b'{"input": [{"type": "function_call", "call_id": "c", "name": "n", "arguments": "{}"}]}',
-    b'[{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name":'
-    b' "n", "arguments": "{\\"a\\":"}}]}, {"role": "user", "content": "x"}]',
+    (
+        b'[{"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": '
+        rb'{"name": "n", "arguments": "{\"a\":"}}]}, {"role": "user", "content": "x"}]'
+    ),
 ]
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from cli_run import BROKEN, CLEAN, call, lines, stopkit, text, user
 
+from stopkit.cli import corpus
 from stopkit.cli.corpus import Job, apply_edits, judge_lines, judge_whole
 from stopkit.normalizer import check, normalize
 
@@ -23,18 +26,18 @@ def _repaired(history: list[Any]) -> list[Any]:
 
 def test_only_damaged_rows_are_edited() -> None:
     rows = [text({"messages": CLEAN}), text(BROKEN), text({"messages": BROKEN}), b"", text(CLEAN)]
-    corpus = b"\n".join(rows) + b"\n"
-    judged = judge_lines(corpus, REPAIR)
+    content = b"\n".join(rows) + b"\n"
+    judged = judge_lines(content, REPAIR)
     assert (judged.conversations, judged.damaged, judged.lines) == (4, 2, 5)
     assert len(judged.edits) == 2
-    after = apply_edits(corpus, judged.edits).split(b"\n")
+    after = apply_edits(content, judged.edits).split(b"\n")
     assert [after[0], *after[3:]] == [rows[0], *rows[3:], b""]
     assert json.loads(after[1]) == json.loads(after[2])["messages"] == _repaired(BROKEN)
 
 
 def test_a_repaired_corpus_is_not_edited_again() -> None:
-    corpus = lines(BROKEN, {"messages": BROKEN})
-    once = apply_edits(corpus, judge_lines(corpus, REPAIR).edits)
+    content = lines(BROKEN, {"messages": BROKEN})
+    once = apply_edits(content, judge_lines(content, REPAIR).edits)
     assert judge_lines(once, REPAIR).edits == []
 
 
@@ -95,19 +98,21 @@ def test_a_message_added_behind_a_last_line_without_end() -> None:
 
 
 def _corpus(count: int) -> bytes:
+    """Rows of about 20 kB, each fifth of them damaged: two hundred are more than one piece."""
+    long = user("x" * 20_000)
     return b"".join(
-        lines({"n": n, "messages": BROKEN if n % 5 == 0 else CLEAN}) for n in range(count)
+        lines({"n": n, "messages": [long, *(CLEAN if n % 5 else BROKEN)[1:]]}) for n in range(count)
     )
 
 
 @pytest.mark.parametrize("arguments", [[], ["--json"]])
 def test_jobs_change_nothing_but_the_time(tmp_path: Path, arguments: list[str]) -> None:
     path = tmp_path / "corpus.jsonl"
-    path.write_bytes(_corpus(8000) + b"bad\n" + _corpus(8000))
+    path.write_bytes(_corpus(200) + b"bad\n" + _corpus(100))
     one = stopkit("normalize", path, *arguments)
     two = stopkit("normalize", path, "--jobs", 2, *arguments)
     assert one == two
-    assert "line 8001: not JSON" in two.err
+    assert "line 201: not JSON" in two.err
     piped = stopkit("normalize", "-", "--jobs", 2, *arguments, stdin=path.read_bytes())
     assert piped.out == one.out
     checked = stopkit("check", path, "--json")
@@ -118,11 +123,11 @@ def test_jobs_change_nothing_but_the_time(tmp_path: Path, arguments: list[str]) 
 def test_jobs_write_the_same_file_in_place(tmp_path: Path) -> None:
     for jobs in ("1", "2"):
         path = tmp_path / f"{jobs}.jsonl"
-        path.write_bytes(_corpus(16_000))
+        path.write_bytes(_corpus(300))
         assert stopkit("normalize", path, "--in-place", "--jobs", jobs).code == 0
     after = (tmp_path / "1.jsonl").read_bytes()
     assert after == (tmp_path / "2.jsonl").read_bytes()
-    assert after == apply_edits(_corpus(16_000), judge_lines(_corpus(16_000), REPAIR).edits)
+    assert after == apply_edits(_corpus(300), judge_lines(_corpus(300), REPAIR).edits)
 
 
 def test_the_tally_counts_by_rule_and_names_the_first(tmp_path: Path) -> None:
@@ -171,3 +176,15 @@ def test_field_names_where_the_history_stands(tmp_path: Path) -> None:
     assert [list(row) for row in after] == [["conversation", "n"]] * 3
     assert after[0]["conversation"] == _repaired(BROKEN)
     assert stopkit("normalize", path).code == 2
+
+
+def test_a_lost_worker_is_said_and_nothing_is_half_written(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(_corpus(200))
+    out = tmp_path / "out"
+    with mock.patch.object(corpus, "normalize", lambda *_, **__: os.kill(os.getpid(), 9)):
+        ran = stopkit("normalize", path, "--out", out, "--jobs", 2)
+    assert ran.code == 2
+    assert "a worker process was ended from outside" in ran.err
+    assert list(tmp_path.rglob("*.part")) == []
+    assert not (out / "corpus.jsonl").exists()

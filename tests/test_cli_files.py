@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -9,14 +10,15 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from unittest import mock
 
 import pytest
 from cli_run import BROKEN, CLEAN, lines, stopkit, text, user
 
-from stopkit.cli import outputs, workers, writing
+from stopkit.cli import outputs, workers
 from stopkit.normalizer import check, normalize
 
 REPAIRED = list(normalize(BROKEN, api="anthropic.messages").history)
@@ -289,12 +291,19 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(text(BROKEN))
     full = OSError(errno.ENOSPC, "No space left on device")
-    with mock.patch.object(writing.os, "fsync", side_effect=full):
+    with mock.patch.object(os, "fsync", side_effect=full):
         ran = stopkit("normalize", path, "--in-place")
     assert ran.code == 2
     assert "cannot be written: No space left" in ran.err
     assert path.read_bytes() == text(BROKEN)
     assert _names(tmp_path) == ["a.json"]
+
+
+def _feed_without_end(pipe: IO[bytes]) -> None:
+    rows = lines({"messages": [user("x" * 100_000), *BROKEN[1:]]}) * 10
+    with contextlib.suppress(BrokenPipeError), pipe:
+        while True:
+            pipe.write(rows)
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
@@ -312,14 +321,14 @@ def test_a_real_interrupt_of_long_work(tmp_path: Path, jobs: str) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        # More than one piece, and no end: when the first records arrive it is in the middle.
-        process.stdin.write(lines({"messages": BROKEN}) * (12 * (1 << 20) // 250))
-        process.stdin.flush()
+        feeder = threading.Thread(target=_feed_without_end, args=(process.stdin,))
+        feeder.start()
+        # When the first records arrive it is in the middle of the work.
         assert process.stdout.readline()
         os.killpg(process.pid, signal.SIGINT)
         process.stdout.read()
         said = process.stderr.read()
         assert process.wait(timeout=60) == 130
-        process.stdin.close()
+        feeder.join()
     assert b"Traceback" not in said
     assert _names(tmp_path) == []

@@ -65,9 +65,7 @@ RESPONSES_RESULT = {"type": "function_call_output", "call_id": "call_1", "output
         ([user("x")], {"tools": [{"name": "t", "input_schema": {}}]}, "anthropic.messages"),
     ],
 )
-def test_the_content_tells_the_api(
-    items: list[Any], body: dict[str, Any] | None, api: str
-) -> None:
+def test_the_content_tells_the_api(items: list[Any], body: dict[str, Any] | None, api: str) -> None:
     found, told_by = recognise_api(items, body)
     assert found == api
     assert told_by

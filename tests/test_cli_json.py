@@ -83,7 +83,9 @@ def test_what_left_is_in_removed(tmp_path: Path) -> None:
     path = tmp_path / "empty.json"
     path.write_bytes(text([*CLEAN, {"role": "assistant", "content": ""}, user("x")]))
     (record,) = stopkit("normalize", path, "--json").records
-    assert {"role": "assistant", "content": ""} in [c["removed"] for c in record["changes"]]
+    (change,) = record["changes"]
+    assert (change["kind"], change["path"]) == ("removed", "messages.3")
+    assert change["removed"]
 
 
 def test_a_body_comes_out_as_the_body_it_was(broken: Path) -> None:
@@ -157,9 +159,7 @@ def test_the_evidence_file_wins(tmp_path: Path) -> None:
         (b'{"toolu_1": {"status": "stopped", "color": "red"}}', "toolu_1"),
     ],
 )
-def test_bad_evidence_is_refused(
-    broken: Path, tmp_path: Path, content: bytes, words: str
-) -> None:
+def test_bad_evidence_is_refused(broken: Path, tmp_path: Path, content: bytes, words: str) -> None:
     file = tmp_path / "evidence.json"
     file.write_bytes(content)
     ran = stopkit("normalize", broken, "--evidence", file)
@@ -222,10 +222,11 @@ def test_the_human_report_tells_rule_place_wrong_and_done(broken: Path) -> None:
 def test_nothing_in_a_history_reaches_the_terminal_raw(tmp_path: Path) -> None:
     path = tmp_path / "evil.json"
     path.write_bytes(text([user("go"), call("a\x1b[2J\u202e[red]\ud800"), user("x")]))
-    for ran in (stopkit("check", path), stopkit("normalize", path)):
-        shown = ran.err + ran.out.decode() if ran.code == 1 else ran.err
+    checked, repaired = stopkit("check", path), stopkit("normalize", path)
+    for shown in (checked.out.decode(), checked.err, repaired.err):
         assert "\x1b" not in shown
         assert "\u202e" not in shown
+        assert shown
 
 
 def test_a_file_with_message_lines_names_the_line(tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ def test_each_rule_fires_where_it_is_broken(
     items: list[Any], expected: list[tuple[str, str, str]]
 ) -> None:
     assert found(items) == expected
-    assert scan(items, {}) != []
+    assert scan(items, {}).spans != []
 
 
 def test_messages_are_the_apis_words() -> None:
@@ -325,7 +325,7 @@ HISTORIES = st.lists(PLAIN, max_size=12) | st.lists(PLAIN | ODD, max_size=12)
 
 @given(HISTORIES)
 def test_scan_finds_whatever_the_exact_checker_finds(items: list[Any]) -> None:
-    spans = scan(items, {})
+    spans = scan(items, {}).spans
     assert spans == sorted(spans)
     assert all(0 <= start < stop <= len(items) for start, stop in spans)
     assert all(before < start for (_, before), (start, _) in pairwise(spans))
@@ -336,7 +336,7 @@ def test_scan_finds_whatever_the_exact_checker_finds(items: list[Any]) -> None:
 @given(HISTORIES)
 def test_what_scan_passes_is_complete_in_itself(items: list[Any]) -> None:
     stop = 0
-    for start, after in [*scan(items, {}), (len(items), len(items))]:
+    for start, after in [*scan(items, {}).spans, (len(items), len(items))]:
         assert violations(items[stop:start], {}) == []
         stop = after
 
@@ -344,7 +344,7 @@ def test_what_scan_passes_is_complete_in_itself(items: list[Any]) -> None:
 @given(HISTORIES)
 def test_scan_includes_the_turn_of_a_late_answer(items: list[Any]) -> None:
     late = [calls(call("late")), tool("late"), says(), *items, user(), tool("late")]
-    spans = scan(late, {})
+    spans = scan(late, {}).spans
     assert spans[0][0] == 0
     assert spans[-1][1] == len(late)
 
@@ -352,13 +352,13 @@ def test_scan_includes_the_turn_of_a_late_answer(items: list[Any]) -> None:
 @pytest.mark.parametrize("items", VALID.values(), ids=VALID.keys())
 def test_scan_passes_plain_histories(items: list[Any]) -> None:
     legacy_items = [at for at, item in enumerate(items) if item["role"] == "function"]
-    assert scan(items, {}) == [(at - 1, at + 1) for at in legacy_items]
+    assert scan(items, {}).spans == [(at - 1, at + 1) for at in legacy_items]
 
 
 def test_scan_takes_a_big_turn_answered_backwards() -> None:
     ids = [f"c{n}" for n in range(20_000)]
     items = [calls(*[call(one) for one in ids]), *[tool(one) for one in reversed(ids)]]
-    assert scan(items, {}) == []
+    assert scan(items, {}).spans == []
     assert found(items) == []
 
 
@@ -366,4 +366,4 @@ def test_scan_cuts_a_damaged_history_into_small_spans() -> None:
     turn = [user(), calls(call("a"), call("b")), tool("a"), tool("b"), says()]
     broken = [user(), calls(call("a"), call("b")), tool("a"), says()]
     items = json.loads(json.dumps(turn * 20 + broken + turn * 20))
-    assert scan(items, {}) == [(101, 103)]
+    assert scan(items, {}).spans == [(101, 103)]

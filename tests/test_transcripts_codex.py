@@ -310,7 +310,9 @@ def test_a_nested_command_is_no_outcome_of_its_call() -> None:
     ]
     transcript = read_codex(rows)
     assert transcript.outcome_of("c").status == "unknown"
-    assert [note.lines for note in transcript.notes if note.code == "nested_command"] == [(2,)]
+    assert [note.lines for note in transcript.notes if note.code == "command_without_call"] == [
+        (2,)
+    ]
 
 
 # 10. Compaction

@@ -28,7 +28,8 @@ PLACEHOLDERS = (
     "[Request interrupted by user for tool use]",
     (
         "[Tool call interrupted: the session ended before this call's result was recorded, so its "
-        "outcome is unknown. Check whether it took effect before relying on it or running it again.]"
+        "outcome is unknown. Check whether it took effect before relying on it or running it "
+        "again.]"
     ),
     "[Tool result missing due to internal error]",
     "[Tool call result not in this copy: this session was copied from another session before.]",
@@ -46,7 +47,8 @@ PLACEHOLDERS = (
     "The tool call was interrupted before a result was produced.",
     "[System: Tool execution skipped/interrupted by user. No result provided for tool 'f'.]",
     (
-        "Tool call f with id c1 did not complete - no result was recorded. It may have been cancelled "
+        "Tool call f with id c1 did not complete - no result was recorded. It may have been "
+        "cancelled "
         "or interrupted."
     ),
     "Tool call f with id c1 was cancelled - another message came in before it could be completed.",
@@ -54,7 +56,8 @@ PLACEHOLDERS = (
     "Tool execution cancelled",
     "Tool execution cancelled locally; remote execution may have continued",
     (
-        "Error: Missing tool result (tool execution may have been interrupted before a response was "
+        "Error: Missing tool result (tool execution may have been interrupted before a response "
+        "was "
         "recorded)."
     ),
     '{"error": "Invocation was aborted by client."}',
@@ -79,8 +82,9 @@ DENIALS = (
     (NOT_PERMITTED + "The user said:\nnot now", "user", "not now"),
     (
         (
-            "Permission to use Bash has been denied because Claude Code is running in don't ask mode. "
-            "IMPORTANT: You *may* attempt"
+            "Permission to use Bash has been denied because Claude Code is running in don't ask "
+            "mode. "
+            "IMPORTANT: You *may* attempt to accomplish this action using other tools"
         ),
         "policy",
         "because Claude Code is running in don't ask mode",
@@ -99,7 +103,8 @@ DENIALS = (
     ("User rejected the tool call for `f` with reason: too risky", "user", "too risky"),
     (
         (
-            "User rejected the tool call for `f` with id c1. The tool was not executed. Do not retry "
+            "User rejected the tool call for `f` with id c1. The tool was not executed. Do not "
+            "retry "
             "this tool call unless the user explicitly requests it."
         ),
         "user",
@@ -120,7 +125,8 @@ DENIALS = (
     ("The user rejected permission to use this specific tool call.", None, None),
     (
         (
-            "The user rejected permission to use this specific tool call with the following feedback: "
+            "The user rejected permission to use this specific tool call with the following "
+            "feedback: "
             "read first"
         ),
         "user",
@@ -132,13 +138,17 @@ DENIALS = (
 
 NEVER_RAN = (
     (
-        "[Tool call skipped: the turn was stopped before this call ran, by the check whose denial is "
-        "on another call in this batch. Nothing refused this call and it had no effects; re-run it if "
+        "[Tool call skipped: the turn was stopped before this call ran, by the check whose "
+        "denial is "
+        "on another call in this batch. Nothing refused this call and it had no effects; re-run "
+        "it if "
         "still needed.]"
     ),
     (
-        "[Tool call not completed: an approval request expired with no answer, so the action awaiting "
-        "approval did not run. Nobody refused it, so this is not the user's decision; ask again if it "
+        "[Tool call not completed: an approval request expired with no answer, so the action "
+        "awaiting "
+        "approval did not run. Nobody refused it, so this is not the user's decision; ask again "
+        "if it "
         "is still needed.]"
     ),
     "Claude requested permissions to use Bash, but you haven't granted it yet.",

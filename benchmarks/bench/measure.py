@@ -11,6 +11,8 @@ import gc
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from time import perf_counter, perf_counter_ns
 from typing import Any, Final
 
@@ -154,33 +156,46 @@ def _results(items: list[Item]) -> list[str]:
 
 
 def extend(api: Api, size: int, seconds: float) -> dict[str, Any]:
-    """µs that `Normalizer.extend` takes for a turn of 4 messages, on a history of about `size`,
-    and µs of the `request()` that follows each."""
+    """Medians in µs on a history of about `size`: of `Normalizer.extend` with 4 messages, several
+    times in a row; of the same right behind a `request()`; and of such a `request()`.
+
+    The 4 are what a living agent adds from one question to the next (call, result, answer, next
+    question), so that each request is sendable and freezes what it handed out.
+    """
     from stopkit.normalizer import Normalizer
 
-    start = history(api, size, 0)
     first = size // PER_TURN[api] + 1
-    appended: list[float] = []
-    handed: list[float] = []
+    # Few turns a round, so that a history of 100 stays near 100; it ends below `size`, which may
+    # be an API's limit.
+    turns = [turn(api, first + n, calls=1) for n in range(9)]
+    steps = [[*this[1:], next_[0]] for this, next_ in pairwise(turns)]
+    start = [*history(api, size - 1 - sum(map(len, steps)), 0), turns[0][0]]
+    times: dict[str, list[float]] = {"extend": [], "extend behind a request": [], "request": []}
+
+    def timed(name: str, call: Callable[[], object], *, count: bool) -> None:
+        before = perf_counter_ns()
+        call()
+        after = perf_counter_ns()
+        if count:
+            times[name].append((after - before) / 1e3)
+
     end = perf_counter() + seconds
     rounds = 0
     while rounds < ROUNDS[0] or (perf_counter() < end and rounds < 200):
+        rounds += 1
         normalizer = Normalizer(api)
         normalizer.extend(start)
         normalizer.request()
-        # Few turns a round, so that a history of 100 stays near 100.
-        turns = [turn(api, first + n, calls=1) for n in range(8)]
-        for number, items in enumerate(turns):
-            before = perf_counter_ns()
-            normalizer.extend(items)
-            between = perf_counter_ns()
-            normalizer.request()
-            after = perf_counter_ns()
-            if number:  # the first is cold
-                appended.append((between - before) / 1e3)
-                handed.append((after - between) / 1e3)
-        rounds += 1
-    return {"extend": statistics.median(appended), "request": statistics.median(handed)}
+        for number, items in enumerate(steps):
+            # The first of a row is still behind a request.
+            timed("extend", partial(normalizer.extend, items), count=number > 0)
+        normalizer = Normalizer(api)
+        normalizer.extend(start)
+        normalizer.request()
+        for items in steps:
+            timed("extend behind a request", partial(normalizer.extend, items), count=True)
+            timed("request", normalizer.request, count=True)
+    return {name: statistics.median(taken) for name, taken in times.items()}
 
 
 def growth(api: Api, sizes: Sequence[int]) -> dict[str, Any]:
@@ -198,40 +213,40 @@ def growth(api: Api, sizes: Sequence[int]) -> dict[str, Any]:
 
 
 def _over_sizes(contestant: Contestant, wires: dict[int, list[Item]]) -> dict[str, float | str]:
-    """Medians in milliseconds; the sizes take turns."""
-    samples: dict[int, list[float]] = {k: [] for k in wires}
-    words: dict[str, float | str] = {}
+    """Medians in milliseconds; after a first look the sizes take turns."""
+    sizes = sorted(wires)
+    samples: dict[int, list[float]] = {}
+    word = "not run"
     start = perf_counter()
-    for number in range(15):
-        for k, wire in wires.items():
-            if str(k) in words:
-                continue
-            if number == 0 and _too_long(samples, k):
-                words[str(k)] = "not run"
-                continue
-            native = contestant.load(wire)
-            before = perf_counter()
-            try:
-                contestant.run(native)
-            except Exception as error:  # a peer's own failure is part of the answer
-                words[str(k)] = type(error).__name__
-                continue
-            samples[k].append(perf_counter() - before)
+    try:
+        _once(contestant, wires[sizes[0]])  # warm
+        for k in sizes:
+            if _expected([first for (first,) in samples.values()]) > SHAPE_LIMIT:
+                break
+            samples[k] = [_once(contestant, wires[k])]
+    except Exception as error:  # a peer's own failure is part of the answer
+        word = type(error).__name__
+    for _ in range(14):
         if perf_counter() - start > SHAPE_SECONDS:
             break
-    times: dict[str, float | str] = {
-        str(k): statistics.median(taken) * 1e3 for k, taken in samples.items() if taken
-    }
-    return {str(k): times.get(str(k)) or words[str(k)] for k in wires}
+        for k, taken in samples.items():
+            taken.append(_once(contestant, wires[k]))
+    return {str(k): statistics.median(samples[k]) * 1e3 if k in samples else word for k in sizes}
 
 
-def _too_long(samples: dict[int, list[float]], k: int) -> bool:
-    """True where a quadratic contestant would need seconds, judged by the sizes before."""
-    return any(
-        not taken or taken[0] * (k / smaller) ** 2 > SHAPE_LIMIT
-        for smaller, taken in samples.items()
-        if smaller < k
-    )
+def _once(contestant: Contestant, wire: list[Item]) -> float:
+    native = contestant.load(wire)
+    start = perf_counter()
+    contestant.run(native)
+    return perf_counter() - start
+
+
+def _expected(times: list[float]) -> float:
+    """Seconds that the next size, 4 times the last, may take: quadratic until two are known."""
+    if not times:
+        return 0.0
+    grown = times[-1] / times[-2] if len(times) > 1 else 16.0
+    return times[-1] * min(max(grown, 4.0), 16.0)
 
 
 CELLS: Final[dict[str, Callable[..., dict[str, Any]]]] = {

@@ -31,6 +31,7 @@ from stopkit.normalizer.dialects.anthropic_blocks import (
     signed,
     tool_names,
 )
+from stopkit.normalizer.dialects.anthropic_server import gaps
 from stopkit.normalizer.models import refuses_prefill, takes_system_messages
 from stopkit.normalizer.plain import path_of
 from stopkit.normalizer.result import Location, Violation
@@ -100,8 +101,9 @@ class _Checker:
     ) -> None:
         row = RULES[rule]
         if not message:
-            short = {key: str(value)[:100] for key, value in words.items()}
-            message = row.error.format(**short) if row.error else row.says
+            message = row.error or row.says
+            for key, value in words.items():
+                message = message.replace(f"{{{key}}}", str(value)[:100])
         default: Literal["prefix", "send"] = "send" if row.scope == "send" else "prefix"
         path = path_of("anthropic.messages", location)
         self.found.append((location, Violation(rule, path, message, row.grade, scope or default)))
@@ -156,7 +158,7 @@ class _Checker:
         if not isinstance(content, list):
             self.say("GEN-SHAPE-1", (index,), "content: Input should be a valid string or list")
             return
-        fallback = _last_fallback(content)
+        fallback = _last_fallback(content) if message.role == "assistant" else -1
         for position, block in enumerate(content):
             location: Location = (index, "content", position)
             if not isinstance(block, dict) or not isinstance(block.get("type"), str):
@@ -174,7 +176,7 @@ class _Checker:
         if role == "system" and kind not in SYSTEM_CONTENT:
             self.say(
                 "ANT-SYS-1",
-                location,
+                location[:1],
                 "role 'system' supports text, tool_addition, and tool_removal blocks only",
             )
             return
@@ -241,6 +243,8 @@ class _Checker:
         if not isinstance(content, list):
             self.say("GEN-SHAPE-1", location, "content: Input should be a valid string or list")
             return
+        if all(_is_blank_text(inner) for inner in content):
+            self.say("ANT-TR-3", location)
         for position, inner in enumerate(content):
             where: Location = (*location, "content", position)
             if not isinstance(inner, dict) or not isinstance(inner.get("type"), str):
@@ -251,10 +255,11 @@ class _Checker:
                 self.markers.append(where)
             if kind == "text":
                 self._check_text(inner, where)
-            elif no_result_content(kind):
-                self.say("ANT-TR-2", where, f"a tool_result holds no `{kind}` block")
-            elif is_error is True:
-                self.say("ANT-TR-1", where)
+            else:
+                if no_result_content(kind):
+                    self.say("ANT-TR-2", where, f"a tool_result holds no `{kind}` block")
+                if is_error is True:
+                    self.say("ANT-TR-1", where)
             if kind == "tool_reference" and self.tools is not None:
                 name = inner.get("tool_name")
                 if name not in self.tools:
@@ -263,14 +268,14 @@ class _Checker:
     # -- calls and results -----------------------------------------------------------------
 
     def check_pairs(self) -> None:
-        calls: dict[str, Cell] = {}
+        calls: dict[str, list[Cell]] = {}
         answered: set[str] = set()
         leading = False
         for position, run in enumerate(self.runs):
             if run.role == "assistant":
                 calls, answered, leading = self._turn_calls(run), set(), True
-                continue_run = self.runs[position + 1] if position + 1 < len(self.runs) else None
-                if continue_run is None or continue_run.role != "user":
+                following = self.runs[position + 1] if position + 1 < len(self.runs) else None
+                if following is None or following.role != "user":
                     self._unanswered(calls, answered, position)
                     leading = False
             elif run.role == "user":
@@ -281,15 +286,15 @@ class _Checker:
             else:
                 leading = False
 
-    def _turn_calls(self, run: _Run) -> dict[str, Cell]:
-        calls: dict[str, Cell] = {}
+    def _turn_calls(self, run: _Run) -> dict[str, list[Cell]]:
+        calls: dict[str, list[Cell]] = {}
         for block, location in run.cells():
             if block["type"] == "tool_use":
                 call_id = client_id(block, "id")
-                if call_id in calls:
+                namesakes = calls.setdefault(call_id, [])
+                if namesakes:
                     self.say("ANT-ID-2", location)
-                else:
-                    calls[call_id] = (block, location)
+                namesakes.append((block, location))
             elif block["type"] == "tool_result":
                 self.say(
                     "ANT-PAIR-4", location, "`tool_result` blocks can only be in user messages"
@@ -297,12 +302,11 @@ class _Checker:
         return calls
 
     def _results(
-        self, run: _Run, calls: dict[str, Cell], answered: set[str], leading: bool
+        self, run: _Run, calls: dict[str, list[Cell]], answered: set[str], leading: bool
     ) -> None:
         for message in run.messages:
             other_before = False
-            if message.string or not message.cells:
-                leading = False
+            leading = leading and not message.string
             for block, location in message.cells:
                 if block["type"] != "tool_result":
                     leading, other_before = False, True
@@ -311,90 +315,65 @@ class _Checker:
                 if call_id not in calls:
                     self.say("ANT-PAIR-4", location, id=call_id)
                     continue
-                if block.get("toolset_name") != calls[call_id][0].get("toolset_name"):
+                if block.get("toolset_name") != calls[call_id][0][0].get("toolset_name"):
                     self.say("ANT-ID-5", location, "toolset_name is not that of its call")
                 if not leading:
-                    if other_before:
-                        self.say("ANT-ORD-1", location)
-                    else:
-                        self.say("ANT-PAIR-3", location)
+                    self.say("ANT-ORD-1" if other_before else "ANT-PAIR-3", location)
                 elif call_id in answered:
                     self.say("ANT-PAIR-5", location, id=call_id)
                 else:
                     answered.add(call_id)
 
-    def _unanswered(self, calls: dict[str, Cell], answered: set[str], position: int) -> None:
-        if not calls or len(answered) == len(calls):
+    def _unanswered(
+        self, calls: dict[str, list[Cell]], answered: set[str], position: int
+    ) -> None:
+        if len(answered) == len(calls):
             return
         rest = self.runs[position + 1 :]
-        open_end = all(
-            run.role == "user"
-            and all(
-                message.cells and not message.string
-                and all(block["type"] == "tool_result" for block, _ in message.cells)
-                for message in run.messages
-            )
-            for run in rest[:2]
-        ) and len(rest) <= 1
-        for call_id, (_, location) in calls.items():
+        open_end = not rest or (len(rest) == 1 and _may_grow(rest[0]))
+        for call_id, namesakes in calls.items():
             if call_id not in answered:
-                self.say(
-                    "ANT-PAIR-1", location, scope="send" if open_end else "prefix", id=call_id
-                )
+                for _, location in namesakes:
+                    self.say(
+                        "ANT-PAIR-1", location, scope="send" if open_end else "prefix", id=call_id
+                    )
 
     # -- server tools ----------------------------------------------------------------------
 
     def check_server_tools(self) -> None:
         turns = [at for at, run in enumerate(self.runs) if run.role == "assistant"]
-        waiting: dict[str, Location] = {}
-        waiting_at = -1
-        for number, at in enumerate(turns):
-            run = self.runs[at]
-            opened: dict[str, Location] = {}
-            before = dict(waiting)
-            for block, location in run.cells():
-                kind = block["type"]
-                if kind in SERVER_CALLS:
-                    opened[client_id(block, "id")] = location
-                elif is_hosted_result(kind):
-                    call_id = client_id(block, "tool_use_id")
-                    if opened.pop(call_id, None) is None and waiting.pop(call_id, None) is None:
-                        self.say("ANT-SRV-4", location, id=call_id, type=kind)
-            for call_id, location in waiting.items():
-                self.say("ANT-SRV-1", location, id=call_id)
-            if waiting_at >= 0:
-                still = {call_id for call_id in before if call_id not in waiting}
-                self._reply_holds_results_only(waiting_at, bool(still))
-            waiting, waiting_at = opened, at
-            if number == len(turns) - 1:
-                self._last_turn(at, opened)
+        if not turns:
+            return
+        found = gaps(m.cells for at in turns for m in self.runs[at].messages)
+        for location in found.callless:
+            self.say("ANT-SRV-4", location, id="", type="tool_result")
+        last = self.runs[turns[-1]]
+        still_open = last is self.runs[-1] or any(b["type"] == "tool_use" for b, _ in last.cells())
+        lost = found.lost if still_open else [*found.lost, *found.waiting]
+        for location in lost:
+            self.say("ANT-SRV-1", location, id="")
+        gone = set(lost)
+        for at in turns:
+            calls = [block for block, _ in self.runs[at].cells() if block["type"] == "tool_use"]
+            if calls:
+                alone = gaps(message.cells for message in self.runs[at].messages)
+                self._reply_holds_results_only(
+                    at,
+                    any(where not in gone for where in (*alone.waiting, *alone.lost)),
+                    any(programmatic(block) for block in calls),
+                )
 
-    def _last_turn(self, at: int, opened: dict[str, Location]) -> None:
-        run = self.runs[at]
-        calls_client = any(block["type"] == "tool_use" for block, _ in run.cells())
-        is_open = at == len(self.runs) - 1 or calls_client
-        if not is_open:
-            for call_id, location in opened.items():
-                self.say("ANT-SRV-1", location, id=call_id)
-        self._reply_holds_results_only(at, bool(opened) and is_open)
-
-    def _reply_holds_results_only(self, at: int, server_open: bool) -> None:
-        """ANT-SRV-3 and ANT-SRV-7, on the user run behind the assistant run at `at`."""
-        if at + 1 >= len(self.runs) or self.runs[at + 1].role != "user":
-            return
-        calls = [block for block, _ in self.runs[at].cells() if block["type"] == "tool_use"]
-        if not calls:
-            return
-        if server_open:
-            rule = "ANT-SRV-3"
-        elif any(programmatic(block) for block in calls):
-            rule = "ANT-SRV-7"
-        else:
-            return
-        for message in self.runs[at + 1].messages:
-            for block, location in message.cells:
+    def _reply_holds_results_only(self, at: int, server_open: bool, by_program: bool) -> None:
+        """ANT-SRV-3 and ANT-SRV-7, on the user messages up to the next assistant run."""
+        for run in self.runs[at + 1 :]:
+            if run.role == "assistant":
+                return
+            for block, location in run.cells() if run.role == "user" else ():
                 if block["type"] != "tool_result":
-                    self.say(rule, location)
+                    if server_open:
+                        self.say("ANT-SRV-3", location)
+                    if by_program:
+                        self.say("ANT-SRV-7", location)
 
     # -- system messages, ends, markers ----------------------------------------------------
 
@@ -478,6 +457,14 @@ class _Checker:
                 self.say("ANT-CACHE-1", location, n=count)
 
 
+def _may_grow(run: _Run) -> bool:
+    """Whether a user run holds nothing but results, so that more of them may follow."""
+    return run.role == "user" and all(
+        not message.string and all(block["type"] == "tool_result" for block, _ in message.cells)
+        for message in run.messages
+    )
+
+
 def all_results(message: _Message) -> bool:
     return bool(message.cells) and all(b["type"] == "tool_result" for b, _ in message.cells)
 
@@ -491,6 +478,15 @@ def open_server_calls(run: _Run) -> bool:
         elif is_hosted_result(block["type"]):
             opened.discard(client_id(block, "tool_use_id"))
     return bool(opened)
+
+
+def _is_blank_text(block: Any) -> bool:
+    return (
+        isinstance(block, dict)
+        and block.get("type") == "text"
+        and isinstance(block.get("text"), str)
+        and blank(block["text"])
+    )
 
 
 def _ends_in_space(block: Item) -> bool:

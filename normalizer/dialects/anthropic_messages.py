@@ -9,6 +9,7 @@ its user turn.  What did not change is the same object.
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -41,6 +42,7 @@ from stopkit.normalizer.dialects.anthropic_blocks import (
 )
 from stopkit.normalizer.dialects.anthropic_check import violations
 from stopkit.normalizer.dialects.anthropic_scan import Scan, scan, touching_joined
+from stopkit.normalizer.dialects.anthropic_server import gaps
 from stopkit.normalizer.engine import (
     Call,
     Result,
@@ -64,7 +66,7 @@ from stopkit.normalizer.wording import (
     read_note,
     system_note,
 )
-from stopkit.normalizer.work import Answered, Context, LazyElsewhere, Recorder, Repaired, trimmed
+from stopkit.normalizer.work import Answered, Context, LazyElsewhere, Recorder, Repaired, spliced, trimmed
 from stopkit.outcome import Outcome, Succeeded, Unknown
 
 Item = dict[str, Any]
@@ -81,7 +83,7 @@ class _Cell:
     where: Location
     gone: bool = False
     """It leaves its message when the message is next tidied."""
-    behind: list[_Cell] = field(default_factory=list)
+    behind: list[_Cell] | None = None
     """Cells that join the message right behind it."""
     cut: bool = False
     """A call that may have been cut by the end of its turn (ANT-STOP-1)."""
@@ -111,8 +113,9 @@ class _Message:
         for cell in self.cells:
             if not cell.gone:
                 cells.append(cell)
-                cells += cell.behind
-                cell.behind = []
+                if cell.behind:
+                    cells += cell.behind
+                    cell.behind = None
         self.cells = cells
 
     @property
@@ -168,9 +171,10 @@ class _Repair:
         self.regions: list[_Region] = []
         self.turn = 0
         self.surplus = self._surplus_markers()
-        self.elsewhere = LazyElsewhere(self._index_elsewhere, context.past)
+        self.elsewhere = LazyElsewhere(self._index_elsewhere, context.past, found.ids)
         self.used_ids: frozenset[str] | None = None
         self.numbers: dict[str, int] = {}
+        self.thinking_read = False
 
     # -- the whole --------------------------------------------------------------------------
 
@@ -193,11 +197,34 @@ class _Repair:
                 self.result.splices.append(splice)
                 offset += len(splice.after) - len(splice.before)
         self._announce(offset)
+        self._warn_of_thinking()
         self.result.changes = self.record.changes
         return self.result
 
+    def _warn_of_thinking(self) -> None:
+        """ANT-THINK-6: say so where a repair stands before signed thinking."""
+        splices = self.result.splices
+        if not splices or binds_thinking(self.context.request.get("model")) is False:
+            return
+        if not self.thinking_read and self.found.thinking < splices[0].start:
+            return
+        where = _thinking_behind(spliced(self.items, splices), splices[0])
+        if where is not None:
+            self.result.hints.append(
+                Hint(
+                    "thinking_prefix_changed",
+                    "A repair stands before signed thinking. Models that bind thinking to what "
+                    "precedes it (Opus 5.5, Sonnet 5.5, Fable 5.1 and later) refuse it unless the "
+                    "request carries thinking.block_binding.prefix_mismatch_behavior: "
+                    '"drop_block" (beta thinking-binding-controls-2026-08-01). Store the repair, '
+                    "so that it is the same on each later request.",
+                    path_of(API, where),
+                )
+            )
+
     def _read_regions(self) -> None:
         spans = touching_joined(self.found.spans)
+        odd = sorted(self.found.odd)
         position = 0
         while position < len(spans):
             start, stop = spans[position]
@@ -205,7 +232,11 @@ class _Repair:
             more = 1
             while True:
                 mark, turn = self.record.mark(), self.turn
-                region = self._read_region(start, stop)
+                at = bisect_left(odd, start)
+                if at == len(odd) or odd[at] >= stop:
+                    region = self._read_plain_region(start, stop)
+                else:
+                    region = self._read_region(start, stop)
                 if region.vanished_first:
                     start = self._exchange_before(start)
                 elif self._spills(region) and stop < len(self.items):
@@ -259,24 +290,8 @@ class _Repair:
         messages: list[_Message] = []
         for index in range(start, stop):
             message = self._read_message(index)
-            if message is None:
-                continue
-            previous = messages[-1] if messages else None
-            if (
-                previous is not None
-                and previous.role == message.role == "assistant"
-                and previous.item == message.item
-                and any(cell.kind == "tool_use" for cell in message.cells)
-            ):
-                self.record.add(
-                    "removed",
-                    "ANT-ID-2",
-                    (index,),
-                    "The same assistant message was recorded twice: one copy stays.",
-                    removed=message.source,
-                )
-                continue
-            messages.append(message)
+            if message is not None and not self._is_copy_of(messages, message):
+                messages.append(message)
         cleaned: list[_Message] = []
         for message in messages:
             cleaned += self._clean(message)
@@ -284,6 +299,41 @@ class _Repair:
         region.exchanges = self._exchanges(cleaned)
         self._server_tools(region, more=stop < len(self.items))
         return region
+
+    def _read_plain_region(self, start: int, stop: int) -> _Region:
+        """A region whose messages are each fine in themselves."""
+        messages: list[_Message] = []
+        for index in range(start, stop):
+            item = self.items[index]
+            content = item["content"]
+            if content.__class__ is str:
+                cells = [_Cell({"type": "text", "text": content}, (index,))]
+            else:
+                cells = [
+                    _Cell(block, (index, "content", position))
+                    for position, block in enumerate(content)
+                ]
+            message = _Message(item["role"], cells, (index,), item, item, False)
+            if not self._is_copy_of(messages, message):
+                messages.append(message)
+        return _Region(start, stop, self._exchanges(messages))
+
+    def _is_copy_of(self, messages: list[_Message], message: _Message) -> bool:
+        """Whether the same assistant message, with calls in it, was recorded right before."""
+        if not messages or message.role != "assistant" or messages[-1].role != "assistant":
+            return False
+        if messages[-1].item != message.item or not any(
+            cell.kind == "tool_use" for cell in message.cells
+        ):
+            return False
+        self.record.add(
+            "removed",
+            "ANT-ID-2",
+            message.where,
+            "The same assistant message was recorded twice: one copy stays.",
+            removed=message.source,
+        )
+        return True
 
     def _read_message(self, index: int) -> _Message | None:
         source = self.items[index]
@@ -365,7 +415,7 @@ class _Repair:
             new = self._clean_cell(message, cell, before_fallback=position < fallback)
             if len(new) != 1 or new[0] is not cell:
                 message.touched = True
-                if not new and marked(cell.block):
+                if not new and marked(cell.block) and cell.where not in self.surplus:
                     _move_marker(cell, kept)
             kept += new
         message.cells = kept
@@ -441,6 +491,7 @@ class _Repair:
         return self._gone(rule, cell, "A text without any character.")
 
     def _clean_thinking(self, message: _Message, cell: _Cell) -> list[_Cell]:
+        self.thinking_read = True
         if not signed(cell.block):
             return self._gone(
                 "ANT-THINK-1", cell, "Thinking that was cut before its signature came."
@@ -613,6 +664,16 @@ class _Repair:
         for part in parts:
             if part.role == "assistant":
                 part.item = message.item
+                continue
+            for cell in part.cells:
+                self.record.add(
+                    "moved",
+                    "ANT-PAIR-4",
+                    cell.where,
+                    "A result recorded inside an assistant message stands in a user message.",
+                    became=cell.block,
+                    call_id=client_id(cell.block, "tool_use_id"),
+                )
         return parts
 
     def _as_user_note(self, message: _Message) -> _Message:
@@ -633,6 +694,8 @@ class _Repair:
 
     def _surplus_markers(self) -> frozenset[Location]:
         """Where the cache markers over the limit are: the earliest ones."""
+        if not self.found.markers:
+            return frozenset()
         places: list[Location] = []
         for start, stop in self.found.spans:
             for index in range(start, stop):
@@ -665,7 +728,7 @@ class _Repair:
         seen: dict[str, _Cell | set[bytes]] = {}
         for message in exchange.assistants:
             for cell in message.cells:
-                if cell.kind != "tool_use":
+                if cell.block["type"] != "tool_use":
                     continue
                 call_id = client_id(cell.block, "id")
                 if _is_copy(seen, call_id, cell):
@@ -694,36 +757,27 @@ class _Repair:
 
     def _server_tools(self, region: _Region, *, more: bool) -> None:
         """Drop server calls without result and hosted results without call (ANT-SRV-1, -4)."""
-        waiting: dict[str, tuple[_Message, _Cell]] = {}
-        previous: _Exchange | None = None
-        for exchange in region.exchanges:
-            exchange.results_only = any(programmatic(c.item[1].block) for c in exchange.calls)
-            if not exchange.assistants:
-                continue
-            opened: dict[str, tuple[_Message, _Cell]] = {}
-            for message in exchange.assistants:
-                for cell in message.cells:
-                    if cell.kind in SERVER_CALLS:
-                        opened[client_id(cell.block, "id")] = (message, cell)
-                    elif is_hosted_result(cell.kind):
-                        call_id = client_id(cell.block, "tool_use_id")
-                        if opened.pop(call_id, None) is not None:
-                            continue
-                        if waiting.pop(call_id, None) is None:
-                            self._drop_cell(message, cell, "ANT-SRV-4")
-                        elif previous is not None and previous.calls:
-                            previous.results_only = True
-            for message, cell in waiting.values():
-                self._drop_cell(message, cell, "ANT-SRV-1")
-            waiting, previous = opened, exchange
-        if previous is not None:
-            last = previous is region.exchanges[-1] and not more
-            if last and (previous.calls or not previous.users):
-                previous.results_only = previous.results_only or bool(waiting and previous.calls)
-            else:
-                for message, cell in waiting.values():
-                    self._drop_cell(message, cell, "ANT-SRV-1")
-        for exchange in region.exchanges:
+        turns = [exchange for exchange in region.exchanges if exchange.assistants]
+        found = gaps(_cells_of(turns))
+        for message, cell in found.callless:
+            self._drop_cell(message, cell, "ANT-SRV-4")
+        last = turns[-1] if turns else None
+        still_open = (
+            last is not None
+            and not more
+            and last is region.exchanges[-1]
+            and bool(last.calls or not last.users)
+        )
+        lost = found.lost if still_open else [*found.lost, *found.waiting]
+        for message, cell in lost:
+            self._drop_cell(message, cell, "ANT-SRV-1")
+        for exchange in turns:
+            if exchange.calls:
+                alone = gaps(_cells_of([exchange]))
+                exchange.results_only = bool(alone.waiting or alone.lost) or any(
+                    programmatic(call.item[1].block) for call in exchange.calls
+                )
+        for exchange in turns:
             for message in exchange.assistants:
                 message.tidy()
             exchange.assistants = [message for message in exchange.assistants if message.cells]
@@ -1090,10 +1144,7 @@ class _Repair:
             return carried
         for cell in carried:
             self._say_deferred(cell)
-        at = next(
-            (at for at, cell in enumerate(home.cells) if cell.kind != "tool_result"),
-            len(home.cells),
-        )
+        home, at = _behind_results(exchange.users, home)
         home.cells[at:at] = carried
         home.touched = True
         return []
@@ -1295,20 +1346,6 @@ def hints(items: list[Any], splices: list[Splice], context: Context) -> list[Hin
     """What the rest of the request must know about the repaired `items`."""
     said: list[Hint] = []
     request = context.request
-    if splices and binds_thinking(request.get("model")) is not False:
-        where = _thinking_behind(items, splices[0])
-        if where is not None:
-            said.append(
-                Hint(
-                    "thinking_prefix_changed",
-                    "A repair stands before signed thinking. Models that bind thinking to what "
-                    "precedes it (Opus 5.5, Sonnet 5.5, Fable 5.1 and later) refuse it unless the "
-                    "request carries thinking.block_binding.prefix_mismatch_behavior: "
-                    '"drop_block" (beta thinking-binding-controls-2026-08-01). Store the repair, '
-                    "so that it is the same on each later request.",
-                    path_of(API, where),
-                )
-            )
     if "tools" in request and not request["tools"] and any(True for _ in calls_of(items)):
         said.append(
             Hint(
@@ -1536,6 +1573,15 @@ def _text_of(block: Item) -> str:
     )
 
 
+def _cells_of(
+    exchanges: list[_Exchange],
+) -> Iterator[list[tuple[Item, tuple[_Message, _Cell]]]]:
+    """The blocks of assistant messages as `gaps` reads them."""
+    for exchange in exchanges:
+        for message in exchange.assistants:
+            yield [(cell.block, (message, cell)) for cell in message.cells if not cell.gone]
+
+
 def _comparable(block: Item) -> object:
     content = block.get("content", "")
     if isinstance(content, str):
@@ -1581,6 +1627,19 @@ def _leading_run(users: list[_Message]) -> tuple[set[int], list[_Cell]]:
             if leads:
                 leading.add(id(cell))
     return leading, results
+
+
+def _behind_results(users: list[_Message], home: _Message) -> tuple[_Message, int]:
+    """The first place of a user turn that is behind its leading results."""
+    at = 0
+    for message in users:
+        if message.role != "user":
+            break
+        for place, cell in enumerate(message.cells):
+            if cell.kind != "tool_result":
+                return (message, place) if place else (home, at)
+        home, at = message, len(message.cells)
+    return home, at
 
 
 def _takes_system(exchange: _Exchange) -> bool:

@@ -38,16 +38,22 @@ _ENDINGS: Final = ("model", "thinking")
 class Scan:
     """What the fast pass found.
 
-    `spans` are half-open stretches of whole exchanges, in order; `ids` the call ids of what passed;
-    `thinking` the index of the last message that passed with thinking in it, or -1.
+    `spans` are half-open stretches of whole exchanges, in order; `odd` the starts of those in which
+    some message has to be looked at for itself (in the others only results are out of place);
+    `ids` the call ids of what passed; `thinking` the index of the last message that passed with
+    thinking in it, or -1; `markers` whether cache markers have to be counted.
     """
 
-    __slots__ = ("ids", "spans", "thinking")
+    __slots__ = ("ids", "markers", "odd", "spans", "thinking")
 
-    def __init__(self, spans: list[Span], ids: list[str], thinking: int) -> None:
+    def __init__(
+        self, spans: list[Span], odd: list[int], ids: list[str], thinking: int, markers: bool
+    ) -> None:
         self.spans = spans
+        self.odd = odd
         self.ids = ids
         self.thinking = thinking
+        self.markers = markers
 
 
 def scan(
@@ -75,12 +81,13 @@ def _scan(
 ) -> Scan:
     """`closely` looks into each call on its own, where the look at all of them found something."""
     spans: list[Span] = []
+    odd: list[int] = []
     ids: list[str] = []
     inputs: list[Any] = []
     markers: list[int] = []
     names: set[str] = set()
     pend: list[str] | None = None
-    dirty = False
+    dirty = loose = False
     start = 0
     was_assistant = False
     thinking = at = -1
@@ -91,15 +98,16 @@ def _scan(
             role = message["role"]
             if role == "assistant":
                 if not was_assistant:
-                    if dirty or pend is not None or at == 0:
+                    if dirty or loose or pend is not None or at == 0:
                         if at:
                             spans.append((start, at))
-                        dirty = at == 0 and not follows
-                        pend = None
+                            if dirty:
+                                odd.append(start)
+                        dirty, loose, pend = False, at == 0 and not follows, None
                     start = at
                     was_assistant = True
                 elif pend is not None:
-                    dirty = True
+                    loose = True
                 if content.__class__ is list and len(message) == 2 and content:
                     for block in content:
                         kind = block["type"]
@@ -139,7 +147,7 @@ def _scan(
                     kind = block["type"]
                     if kind == "tool_result":
                         if other:
-                            dirty = True
+                            loose = True
                         if got is None:
                             got = [block["tool_use_id"]]
                         else:
@@ -175,15 +183,16 @@ def _scan(
                     if "cache_control" in block:
                         markers.append(at)
                 if got != pend and not (got and pend and _same(got, pend)):
-                    dirty = True
+                    loose = True
                 elif pend is not None:
                     if closely and len(set(pend)) < len(pend):
-                        dirty = True
+                        loose = True
                     ids += pend
                     pend = None
             else:
                 was_assistant = False
-                if pend is not None or not (
+                loose = loose or pend is not None
+                if not (
                     role == "user"
                     and content.__class__ is str
                     and len(message) == 2
@@ -199,27 +208,31 @@ def _scan(
                 was_assistant = True
                 if start < at:
                     spans.append((start, at))
-                start, pend = at, None
+                    odd.append(start)
+                start, pend, loose = at, None, False
     if not closely and (not _inputs_pass(inputs) or len(set(ids)) < len(ids)):
         return _scan(items, request, touch, follows=follows, closely=True)
-    if items and (dirty or pend is not None or _end_needs_a_look(items, request)):
+    at_end = bool(items) and _end_needs_a_look(items, request)
+    if items and (dirty or loose or pend is not None or at_end):
         spans.append((start, len(items)))
+        if dirty or at_end:
+            odd.append(start)
     bad = touch
     if not _ids_pass(ids):
         bad = touch | {call_id for call_id in ids if not CLIENT_ID.match(call_id)}
     if bad:
-        spans = _widened(items, spans, _holding(items, bad))
+        spans = _widened(items, spans, odd, _holding(items, bad))
     surplus = len(markers) + markers_in_request(request) - MAX_MARKERS
-    if markers and (surplus > 0 or spans):
-        spans = _widened(items, spans, iter(markers))
-    return Scan(spans, ids, thinking)
+    if markers and (surplus > 0 or odd):
+        spans = _widened(items, spans, odd, iter(markers))
+    return Scan(spans, odd, ids, thinking, bool(odd))
 
 
 def _inputs_pass(inputs: list[Any]) -> bool:
     """Whether all inputs are JSON objects, in one call: orjson refuses what is not JSON or nested
     too deep (see `MAX_DEPTH`), and writes null for a number that is none."""
     try:
-        if not all(value.__class__ is dict for value in inputs):
+        if not set(map(type, inputs)) <= {dict}:
             return False
         return b"null" not in orjson.dumps(inputs)
     except (TypeError, ValueError, RecursionError):
@@ -313,8 +326,13 @@ def _hashed(value: object) -> object:
     return value if isinstance(value, str) else None
 
 
-def _widened(items: list[Any], spans: list[Span], more: Iterable[int]) -> list[Span]:
-    """`spans` and the whole exchanges around the messages `more`, in order, joined."""
+def _widened(
+    items: list[Any], spans: list[Span], odd: list[int], more: Iterable[int]
+) -> list[Span]:
+    """`spans` and the whole exchanges around the messages `more`, in order, joined.
+
+    The exchanges join `odd`.
+    """
     found: list[Span] = []
     reach = 0
     for at in more:
@@ -327,6 +345,7 @@ def _widened(items: list[Any], spans: list[Span], more: Iterable[int]) -> list[S
         while stop < len(items) and not _starts_exchange(items, stop):
             stop += 1
         found.append((first, stop))
+        odd.append(first)
         reach = stop
     return touching_joined(sorted({*spans, *found}))
 

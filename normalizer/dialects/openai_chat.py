@@ -2,7 +2,146 @@
 
 from __future__ import annotations
 
-from stopkit.normalizer.dialects.openai_chat_check import violations
-from stopkit.normalizer.dialects.openai_chat_scan import scan
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-__all__ = ["scan", "violations"]
+from stopkit.normalizer.dialects.openai_chat_check import violations
+from stopkit.normalizer.dialects.openai_chat_repair import (
+    API,
+    calls_of,
+    comparable,
+    id_of,
+    name_of,
+    repair,
+    role_of,
+    text_of,
+)
+from stopkit.normalizer.dialects.openai_chat_scan import scan
+from stopkit.normalizer.dialects.openai_chat_shapes import Item
+from stopkit.normalizer.engine import Call, Verdict, is_synthetic, outcome_of_result
+from stopkit.normalizer.plain import to_plain
+from stopkit.normalizer.result import CallOutcome, Hint, Splice
+from stopkit.normalizer.wording import fold
+from stopkit.normalizer.work import Context, Repaired
+from stopkit.outcome import Outcome, Unknown
+
+
+def outcomes(items: list[Any], repaired: Repaired, context: Context) -> Iterator[CallOutcome]:
+    """What became of every call of the input, in order.
+
+    A legacy call goes by the id `call_legacy_<index of its message>`.
+    """
+    counts = {call_id: known.occurrence for call_id, known in context.past.items()}
+    answers: dict[str, Item] = {}
+    answers_of = -1
+    for where, block in calls_of(items):
+        call_id = id_of(block)
+        occurrence = counts.get(call_id, 0) + 1
+        decided = repaired.decisions.get(where)
+        if decided is not None:
+            outcome, synthetic = _decided(*decided, context)
+        else:
+            index = where[0]
+            assert isinstance(index, int)
+            if index != answers_of:
+                answers, answers_of = _answers(items, index), index
+            found = answers.get(call_id)
+            if found is None:
+                # A copy that collapsed into another call, or one that left with its message.
+                continue
+            evidence = context.evidences.of(call_id, occurrence)
+            text = text_of(found)
+            outcome = outcome_of_result(text, None, evidence)
+            synthetic = is_synthetic(text, None, evidence)
+        counts[call_id] = occurrence
+        yield CallOutcome(call_id, occurrence, name_of(block), outcome, synthetic)
+
+
+def _decided(call: Call, verdict: Verdict, context: Context) -> tuple[Outcome, bool]:
+    evidence = context.evidences.of(call.id, call.occurrence)
+    if verdict.pending:
+        return Unknown(reason="still running"), False
+    said = verdict.announce or verdict.outcome
+    if said is not None:
+        return said, True
+    if verdict.deliver:
+        return outcome_of_result(verdict.deliver[0].text, None, None), False
+    kept = verdict.keep
+    assert kept is not None
+    text = fold(kept.text, [result.text for result in verdict.merge])
+    return outcome_of_result(text, None, evidence), is_synthetic(text, None, evidence)
+
+
+def hints(items: list[Any], splices: list[Splice], context: Context) -> list[Hint]:
+    """None: no rule of this API binds a history to the rest of the request."""
+    return []
+
+
+def end(items: list[Any], request: Mapping[str, Any]) -> tuple[bool, list[Hint]]:
+    """Whether a request may end as `items` do (open calls aside), and what it takes if not."""
+    if not items:
+        return False, [
+            Hint("needs_user_turn", "There is no message to answer: the request needs a user turn.")
+        ]
+    last = to_plain(items[-1], (len(items) - 1,), API)
+    if role_of(last) != "assistant" or last.get("tool_calls") or last.get("function_call"):
+        return True, []
+    return True, [
+        Hint(
+            "needs_user_turn",
+            "The last message is the assistant's. OpenAI takes that, many other hosts of this API "
+            "do not: there the next request needs a user turn.",
+        )
+    ]
+
+
+def answered(items: list[Any]) -> Iterator[tuple[str, object]]:
+    """Every call of a sendable history with its result's content, in order; legacy calls apart."""
+    answers: dict[str, Item] = {}
+    answers_of = -1
+    for where, block in calls_of(items):
+        index = where[0]
+        if where[1] != "tool_calls" or not isinstance(index, int):
+            continue
+        if index != answers_of:
+            answers, answers_of = _answers(items, index), index
+        found = answers.get(id_of(block))
+        yield id_of(block), None if found is None else comparable(found)
+
+
+def user_message(blocks: list[Item] | str) -> Item:
+    """A user message of one text, or of content parts."""
+    return {"role": "user", "content": blocks}
+
+
+def is_models(item: Any) -> bool:
+    """Whether an item is a turn of the model."""
+    return role_of(item) == "assistant"
+
+
+def _answers(items: list[Any], index: int) -> dict[str, Item]:
+    """The tool messages right behind the assistant message `index`, by call id."""
+    answers: dict[str, Item] = {}
+    for at in range(index + 1, len(items)):
+        if role_of(items[at]) != "tool":
+            break
+        item = to_plain(items[at], (at,), API)
+        call_id = item.get("tool_call_id")
+        if isinstance(call_id, str):
+            answers.setdefault(call_id, item)
+    return answers
+
+
+__all__ = [
+    "API",
+    "answered",
+    "calls_of",
+    "end",
+    "hints",
+    "is_models",
+    "outcomes",
+    "repair",
+    "scan",
+    "user_message",
+    "violations",
+]

@@ -7,23 +7,40 @@ dict of the expected length with the expected keys has no other keys.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import orjson
 
 from stopkit.normalizer.dialects.openai_chat_shapes import MAX_ID, block_end, flaws, ids_of
 from stopkit.normalizer.plain import is_plain, sound
 
+Span: TypeAlias = tuple[int, int]
 
-def scan(items: list[Any], request: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Half-open spans of `items` that need a look, in order and apart.
 
-    What stands between them is clean and complete in itself: each call there has its answers
-    there, and each answer its call.  A span may hold clean messages too.
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What the fast pass found.
+
+    `spans` are half-open stretches of items that need a look, in order and apart.  What stands
+    between them is clean and complete in itself: each call there has its answers there, and each
+    answer its call.  A span holds whole turns, clean ones too.
     """
+
+    spans: list[Span]
+
+
+def scan(
+    items: list[Any],
+    request: Mapping[str, Any],
+    touch: frozenset[str] = frozenset(),
+    *,
+    follows: bool = False,
+) -> Scan:
+    """Find the turns that need a look; `touch` are call ids that the caller knows more of."""
     # The loop takes the plain shapes of each role; whatever else it meets, known or odd, is
     # judged by `flaws` behind it.  An exception here only means "not plain".
-    spans: list[tuple[int, int]] = []
+    spans: list[Span] = []
     strays: dict[int, str] = {}  # answers without a call in their turn, by index
     turns: list[int] = []  # the clean assistant messages with calls
     names: set[str] = set()
@@ -144,36 +161,48 @@ def scan(items: list[Any], request: Mapping[str, Any]) -> list[tuple[int, int]]:
             _add(spans, at, at + 1)
     if waiting:
         _add(spans, start, len(items))
-    if strays:
-        spans = _with_turns_of(strays, turns, spans, items)
-    return spans
+    if strays or touch:
+        needed = _turns_of(strays, touch, turns, items)
+        spans = _joined([*spans, *((at, block_end(items, at)) for at in needed)])
+    return Scan(spans)
 
 
-def _add(spans: list[tuple[int, int]], start: int, stop: int) -> None:
+def _add(spans: list[Span], start: int, stop: int) -> None:
     """Add a span that ends at or behind all others, and join it to those that it touches."""
     while spans and spans[-1][1] >= start:
         start = min(start, spans.pop()[0])
     spans.append((start, stop))
 
 
-def _with_turns_of(
-    strays: dict[int, str], turns: list[int], spans: list[tuple[int, int]], items: list[Any]
-) -> list[tuple[int, int]]:
-    """`spans` and the turn of the latest call before each stray tool message that has its id."""
-    wanted = set(strays.values())
+def _turns_of(
+    strays: dict[int, str], touch: frozenset[str], turns: list[int], items: list[Any]
+) -> set[int]:
+    """The turn of the latest call before each stray tool message that has its id, and the turns
+    with a call in `touch`.
+    """
+    wanted = touch.union(strays.values())
     latest: dict[str, int] = {}
     needed: set[int] = set()
-    turn = 0
-    for at, stray in strays.items():
-        while turn < len(turns) and turns[turn] < at:
-            for call in items[turns[turn]]["tool_calls"]:
-                if call["id"] in wanted:
-                    latest[call["id"]] = turns[turn]
-            turn += 1
-        if stray in latest:
-            needed.add(latest[stray])
-    joined: list[tuple[int, int]] = []
-    for start, stop in sorted([*spans, *((at, block_end(items, at)) for at in needed)]):
+    strays_left = iter([*strays.items(), (len(items), "")])
+    at, stray = next(strays_left)
+    for turn in [*turns, len(items)]:
+        while at <= turn:
+            if stray in latest:
+                needed.add(latest[stray])
+            at, stray = next(strays_left, (len(items) + 1, ""))
+        if turn < len(items):
+            for call in items[turn]["tool_calls"]:
+                call_id = call["id"]
+                if call_id in wanted:
+                    latest[call_id] = turn
+                    if call_id in touch:
+                        needed.add(turn)
+    return needed
+
+
+def _joined(spans: list[Span]) -> list[Span]:
+    joined: list[Span] = []
+    for start, stop in sorted(spans):
         if joined and start <= joined[-1][1]:
             joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
         else:

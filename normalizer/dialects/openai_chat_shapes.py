@@ -22,6 +22,7 @@ Place: TypeAlias = tuple[int, ...]
 
 ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 MAX_ID: Final = 40
+MAX_NAME: Final = 64
 NAME: Final = "^[a-zA-Z0-9_-]{1,64}$"
 good_name: Final = re.compile(NAME[1:-1]).fullmatch
 

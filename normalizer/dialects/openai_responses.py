@@ -1,8 +1,163 @@
-"""The dialect `openai.responses`: input items of the Responses API."""
+"""The dialect `openai.responses`: input items of the Responses API.
+
+What the rest of the package asks of it is here; `openai_responses_scan`, `_check` and `_repair`
+hold the fast pass, the exact checker and the repair, `_shapes` the table of item families.
+"""
 
 from __future__ import annotations
 
-from stopkit.normalizer.dialects.openai_responses_check import violations
-from stopkit.normalizer.dialects.openai_responses_scan import scan
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-__all__ = ["scan", "violations"]
+from stopkit.normalizer.dialects.openai_responses_check import is_chained, violations
+from stopkit.normalizer.dialects.openai_responses_outputs import comparable, is_error, text_of
+from stopkit.normalizer.dialects.openai_responses_repair import API, calls_of, repair, user_item
+from stopkit.normalizer.dialects.openai_responses_scan import scan
+from stopkit.normalizer.dialects.openai_responses_shapes import (
+    MODEL_MADE,
+    kind_of,
+    type_of,
+)
+from stopkit.normalizer.engine import Call, Verdict, is_synthetic, outcome_of_result
+from stopkit.normalizer.plain import to_plain
+from stopkit.normalizer.result import CallOutcome, Hint, Splice
+from stopkit.normalizer.wording import fold
+from stopkit.normalizer.work import Context, Repaired
+from stopkit.outcome import Denied, Outcome, Unknown
+
+Item = dict[str, Any]
+
+
+def outcomes(items: list[Any], repaired: Repaired, context: Context) -> Iterator[CallOutcome]:
+    """What became of every client-run call of the input, in order, and of refused approvals."""
+    counts = {call_id: known.occurrence for call_id, known in context.past.items()}
+    outputs: dict[str, Item] = {}
+    refusals: dict[str, Item] = {}
+    for item in items:
+        kind = kind_of(item)
+        if kind == "output" and isinstance(item.get("call_id"), str):
+            outputs.setdefault(item["call_id"], item)
+        elif kind == "approval_response" and item.get("approve") is False:
+            refusals.setdefault(str(item.get("approval_request_id")), item)
+    for where, item in calls_of(items):
+        asked = type_of(item) == "mcp_approval_request"
+        call_id = item.get("id" if asked else "call_id")
+        decided = repaired.decisions.get(where)
+        if decided is not None:
+            call, verdict = decided
+            call_id = call_id if isinstance(call_id, str) else call.id
+            counts[call_id] = occurrence = counts.get(call_id, 0) + 1
+            outcome, synthetic = _decided(call, verdict, context)
+            yield CallOutcome(call_id, occurrence, call.name, outcome, synthetic)
+            continue
+        found = (refusals if asked else outputs).get(str(call_id))
+        if found is None or not isinstance(call_id, str):
+            continue  # a copy that left, or a request that was granted and is the provider's now
+        if asked:
+            refused = Denied(reason=found.get("reason"), evidence=("a refusal was recorded",))
+            yield CallOutcome(call_id, 1, str(item.get("name")), refused, False)
+            continue
+        counts[call_id] = occurrence = counts.get(call_id, 0) + 1
+        evidence = context.evidences.of(call_id, occurrence)
+        text, failed = text_of(found), is_error(found)
+        name = item.get("name") or type_of(item).removesuffix("_call")
+        outcome = outcome_of_result(text, failed, evidence)
+        synthetic = is_synthetic(text, failed, evidence)
+        yield CallOutcome(call_id, occurrence, str(name), outcome, synthetic)
+
+
+def _decided(call: Call, verdict: Verdict, context: Context) -> tuple[Outcome, bool]:
+    evidence = context.evidences.of(call.id, call.occurrence)
+    if verdict.pending:
+        return Unknown(reason="still running"), False
+    if verdict.announce is not None:
+        return verdict.announce, True
+    if verdict.outcome is not None:
+        return verdict.outcome, True
+    if verdict.deliver:
+        late = verdict.deliver[0]
+        return outcome_of_result(late.text, late.is_error, None), False
+    kept = verdict.keep
+    assert kept is not None
+    known = [kept, *verdict.merge]
+    text = fold(known[0].text, [result.text for result in known[1:]])
+    failed = any(result.is_error for result in known) or kept.is_error
+    outcome = outcome_of_result(text, failed, evidence)
+    return outcome, is_synthetic(text, failed, evidence)
+
+
+def hints(items: list[Any], splices: list[Splice], context: Context) -> list[Hint]:
+    """What the rest of the request must know about the repaired `items`."""
+    del items, splices
+    if not is_chained(context.request):
+        return []
+    chain = (
+        "previous_response_id" if context.request.get("previous_response_id") else "conversation"
+    )
+    return [
+        Hint(
+            "chained",
+            "The server holds earlier items of this conversation, which were not judged: calls "
+            "open there need their outputs here, and items kept there must not be sent again.",
+            chain,
+        )
+    ]
+
+
+def end(items: list[Any], request: Mapping[str, Any]) -> tuple[bool, list[Hint]]:
+    """Whether a request may end as `items` do (open calls aside), and what it takes if not."""
+    if not items:
+        if is_chained(request) or request.get("prompt"):
+            return True, []
+        return False, [
+            Hint("needs_user_turn", "The input is empty: it needs a user turn.", "input")
+        ]
+    last = items[-1] if isinstance(items[-1], dict) else to_plain(items[-1], (len(items) - 1,), API)
+    if kind_of(last) == "reasoning":
+        return False, [
+            Hint(
+                "needs_user_turn",
+                "The last item is reasoning without what it led to: the turn is not over.",
+                f"input.{len(items) - 1}",
+            )
+        ]
+    return True, []
+
+
+def answered(items: list[Any]) -> Iterator[tuple[str, object]]:
+    """Every client call of a sendable history with its output's content, in order."""
+    contents: dict[str, object] = {}
+    for item in items:
+        if kind_of(item) == "output" and isinstance(item.get("call_id"), str):
+            contents.setdefault(item["call_id"], comparable(item))
+    for _, item in calls_of(items):
+        call_id = item.get("call_id")
+        if isinstance(call_id, str):
+            yield call_id, contents.get(call_id)
+
+
+def user_message(blocks: list[Item] | str) -> Item:
+    """A user message of content parts, or of one text."""
+    if isinstance(blocks, str):
+        return user_item(blocks)
+    return {"type": "message", "role": "user", "content": blocks}
+
+
+def is_models(item: Any) -> bool:
+    """Whether an item is part of a model turn."""
+    return kind_of(item) in MODEL_MADE
+
+
+__all__ = [
+    "API",
+    "answered",
+    "calls_of",
+    "end",
+    "hints",
+    "is_models",
+    "outcomes",
+    "repair",
+    "scan",
+    "user_message",
+    "violations",
+]

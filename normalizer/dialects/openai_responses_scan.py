@@ -13,6 +13,7 @@ once is proved at the end.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import orjson
@@ -34,7 +35,7 @@ from stopkit.normalizer.dialects.openai_responses_shapes import (
     program_caller,
     type_of,
 )
-from stopkit.normalizer.plain import is_plain, sound
+from stopkit.normalizer.plain import encodable, is_plain
 
 Span: TypeAlias = tuple[int, int]
 
@@ -55,17 +56,30 @@ _CLOSED: Final = frozenset(
 """Kinds that concern no neighbour, once they are clean in themselves."""
 
 
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What the fast pass found: half-open stretches, in order; none of them touches another."""
+
+    spans: list[Span]
+
+
 def scan(
-    items: list[Any], request: Mapping[str, Any], touch: frozenset[str] = frozenset()
-) -> list[Span]:
-    """The half-open spans that need a look, in order; none of them touches another.
+    items: list[Any],
+    request: Mapping[str, Any],
+    touch: frozenset[str] = frozenset(),
+    *,
+    follows: bool = False,
+) -> Scan:
+    """Find the stretches that need a look.
 
     `touch` are call ids that the caller knows more of: the stretches that hold them are spans.
-    An empty input that no request may carry is the span (0, 0).
+    An empty input that no request may carry is the span (0, 0); `follows` says that more stands
+    before these items.
     """
     if not items:
-        return [] if is_chained(request) or request.get("prompt") else [(0, 0)]
-    return _Scan(items, request, touch).spans()
+        fine = follows or is_chained(request) or request.get("prompt")
+        return Scan([] if fine else [(0, 0)])
+    return Scan(_Scan(items, request, touch).spans())
 
 
 class _Scan:
@@ -81,9 +95,13 @@ class _Scan:
         self.names: set[str] = set()
         self.other_ids: list[str] = []
         self.other_call_ids: list[str] = []
+        self.foreign = False
+        """An item is no dict: what it holds is not known here."""
 
     def spans(self) -> list[Span]:
         found = self._stretches()
+        if self.foreign:
+            return [(0, len(self.items))]
         if not self._ids_are_sound():
             found = _widened(self.items, found, self._unsound())
         if self._ids_recur():
@@ -185,10 +203,12 @@ class _Scan:
 
     def _passes(self, n: int, item: Any) -> bool:
         """Whether an item of a rarer shape is clean in itself and fits the open calls."""
+        if item.__class__ is not dict:
+            self.foreign = True
         if not is_plain(item):
             return False
         kind, issues = inspect(item, n, stateless=self.stateless)
-        if issues or not sound(item) or program_caller(item) is not None:
+        if issues or program_caller(item) is not None:
             return False
         if kind == "reasoning":
             behind = self.items[n + 1] if n + 1 < len(self.items) else None
@@ -236,6 +256,7 @@ class _Scan:
 
     def _note(self, item: Any) -> None:
         if item.__class__ is not dict:
+            self.foreign = True
             return
         kind = kind_of(item)
         if kind != "unknown" and kind != "broken":
@@ -261,7 +282,7 @@ class _Scan:
                 return False
             if joined.count(prefix) != len(ids) or joined.count("\n") != len(ids):
                 return False
-            if len(max(ids, key=len)) > MAX_ID or not (joined.isascii() or sound(joined)):
+            if len(max(ids, key=len)) > MAX_ID or not (joined.isascii() or encodable(joined)):
                 return False
         if not self.call_ids:
             return True
@@ -270,16 +291,14 @@ class _Scan:
         except TypeError:
             return False
         lengths = set(map(len, self.call_ids))
-        return max(lengths) <= MAX_ID and 0 not in lengths and (joined.isascii() or sound(joined))
+        return (
+            max(lengths) <= MAX_ID and 0 not in lengths and (joined.isascii() or encodable(joined))
+        )
 
     def _unsound(self) -> Iterator[int]:
         """The items that are not clean in themselves."""
         for n, item in enumerate(self.items):
-            if (
-                not is_plain(item)
-                or not sound(item)
-                or inspect(item, n, stateless=self.stateless)[1]
-            ):
+            if not is_plain(item) or inspect(item, n, stateless=self.stateless)[1]:
                 yield n
 
     def _ids_recur(self) -> bool:
@@ -365,4 +384,4 @@ def _joined(spans: list[Span]) -> list[Span]:
     return joined
 
 
-__all__ = ["Span", "scan"]
+__all__ = ["Scan", "Span", "scan"]

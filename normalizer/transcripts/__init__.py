@@ -5,6 +5,7 @@ from stopkit.normalizer.transcripts.codex import read_codex
 from stopkit.normalizer.transcripts.detect import Format, detect, load
 from stopkit.normalizer.transcripts.transcript import (
     Finding,
+    FindingCode,
     Kind,
     RecordedCall,
     Source,
@@ -16,6 +17,7 @@ from stopkit.normalizer.transcripts.transcript import (
 
 __all__ = [
     "Finding",
+    "FindingCode",
     "Format",
     "Kind",
     "RecordedCall",

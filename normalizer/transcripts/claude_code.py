@@ -33,6 +33,7 @@ from stopkit.normalizer.transcripts.rows import (
 from stopkit.normalizer.transcripts.transcript import (
     CallFacts,
     Finding,
+    FindingCode,
     Kind,
     RecordedCall,
     Source,
@@ -243,7 +244,7 @@ class _Reading:
             fact = CallFacts(
                 call_id,
                 as_text(block.get("name")),
-                arguments if isinstance(arguments, dict) else str(arguments or ""),
+                as_text(arguments) or as_dict(arguments),
                 where,
                 (row.line,) if answer is None else (row.line, answer[0].line),
                 evidence,
@@ -315,7 +316,7 @@ class _Reading:
 
     # Notes
 
-    def _note(self, code: str, note: str, *rows: Row, call_id: str | None = None) -> None:
+    def _note(self, code: FindingCode, note: str, *rows: Row, call_id: str | None = None) -> None:
         self.notes.append(Finding(code, note, lines_of(rows), call_id))
 
     def _mark_cut(self, message: Message, cut: bool, synthetic: bool) -> None:

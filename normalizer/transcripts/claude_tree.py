@@ -27,11 +27,8 @@ def uuid_of(row: Row) -> str:
 def blocks_of(row: Row, kind: str | None = None) -> list[dict[str, Any]]:
     """The content blocks of a row's message, those of one type if `kind` is given."""
     content = as_list(as_dict(row.value.get("message")).get("content"))
-    return [
-        block
-        for block in content
-        if isinstance(block, dict) and (kind is None or block.get("type") == kind)
-    ]
+    blocks = (as_dict(block) for block in content)
+    return [block for block in blocks if block and (kind is None or block.get("type") == kind)]
 
 
 def _equal(block: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -45,8 +42,10 @@ def _equal(block: dict[str, Any], other: dict[str, Any]) -> bool:
 class Message:
     """An assistant message: all its rows in the order of the file, and its calls' results."""
 
-    rows: list[Row] = field(default_factory=list)
-    results: list[tuple[Row, dict[str, Any]]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list[Row])
+    results: list[tuple[Row, dict[str, Any]]] = field(
+        default_factory=list[tuple[Row, dict[str, Any]]]
+    )
     """Each tool_result block that answers one of its calls, with its row."""
 
     def calls(self) -> list[tuple[Row, dict[str, Any]]]:
@@ -146,8 +145,8 @@ class Tree:
             self.nodes[uuid] for uuid in uuids if uuid in self.nodes
         ]
         gone: set[str] = set()
-        cut: Row | None = boundary
-        while cut is not None:
+        cut = boundary
+        while True:
             parent = as_text(cut.value.get("logicalParentUuid"))
             if parent not in self.nodes or parent in gone:
                 break

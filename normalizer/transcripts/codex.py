@@ -33,6 +33,7 @@ from stopkit.normalizer.transcripts.rows import (
 from stopkit.normalizer.transcripts.transcript import (
     CallFacts,
     Finding,
+    FindingCode,
     Kind,
     Source,
     Transcript,
@@ -137,6 +138,8 @@ class _Reading:
         self.items: list[_Item] = []
         self.asked: list[_Asked] = []
         self.by_id: dict[str, list[_Asked]] = {}
+        self.unanswered: dict[tuple[str, str], list[_Asked]] = {}
+        """Calls without an output, by their id and the type it will have; the newest is last."""
         self.turns: dict[str, Turn] = {}
         self.typed_in: set[str] = set()
         self.notes: list[Finding] = []
@@ -170,6 +173,8 @@ class _Reading:
                     self._compact(placed, payload)
             case "event_msg":
                 self._read_event(placed, payload)
+            case _:
+                pass
 
     def _read_item(self, placed: _Placed, payload: dict[str, Any]) -> None:
         row = placed.row
@@ -203,19 +208,19 @@ class _Reading:
             asked = _Asked(item, where)
             self.asked.append(asked)
             self.by_id.setdefault(_call_id(item), []).append(asked)
+            self.unanswered.setdefault((_call_id(item), _OUTPUTS[kind]), []).append(asked)
         elif kind in _OUTPUTS.values():
-            for asked in reversed(self.by_id.get(as_text(item.value.get("call_id")), [])):
-                if asked.output is None and _OUTPUTS[asked.item.value["type"]] == kind:
-                    asked.output = item
-                    break
+            waiting = self.unanswered.get((as_text(item.value.get("call_id")), kind))
+            if waiting:
+                waiting.pop().output = item
 
     def _compact(self, placed: _Placed, payload: dict[str, Any]) -> None:
         """What the row carries takes the place of everything before it."""
         for asked in self.asked:
             if asked.where == "history":
                 asked.where = "compacted"
-        carried = payload.get("replacement_history")
-        if not isinstance(carried, list):
+        carried = as_list(payload.get("replacement_history"))
+        if not isinstance(payload.get("replacement_history"), list):
             text = as_text(payload.get("message"))
             carried = [
                 {
@@ -259,6 +264,8 @@ class _Reading:
                 self._end(turn, "aborted")
             case "item_completed":
                 self._complete(placed, as_dict(payload.get("item")), turn)
+            case _:
+                pass
 
     def _end(self, turn: str, end: TurnEnd, error: str | None = None) -> None:
         if turn in self.turns:
@@ -274,9 +281,9 @@ class _Reading:
             asked.event = placed.row
         if not same:
             self._note(
-                "nested_command",
-                f"{item.get('type')} {item.get('id')} ran inside another call: "
-                f"{item.get('status')}",
+                "command_without_call",
+                f"{item.get('type')} {item.get('id')} belongs to no call that a row holds "
+                f"(code mode nests commands): {item.get('status')}",
                 placed,
             )
 
@@ -342,7 +349,7 @@ class _Reading:
                     )
                 )
 
-    def _note(self, code: str, note: str, placed: _Placed) -> None:
+    def _note(self, code: FindingCode, note: str, placed: _Placed) -> None:
         self.notes.append(Finding(code, note, (placed.row.line,), base=placed.base))
 
 

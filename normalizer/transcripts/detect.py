@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 from stopkit.normalizer.errors import HistoryError
 from stopkit.normalizer.transcripts.claude_code import read_claude_code
 from stopkit.normalizer.transcripts.codex import history_base, read_codex
-from stopkit.normalizer.transcripts.rows import Row, as_dict, as_text, parse, read_rows
+from stopkit.normalizer.transcripts.rows import Row, as_dict, as_list, as_text, parse, read_rows
 from stopkit.normalizer.transcripts.transcript import Transcript
 
 Format: TypeAlias = Literal[
@@ -48,14 +48,17 @@ def detect(first_bytes: bytes) -> Format | None:
     lines = [line for line in text.split(b"\n", _LOOKED_AT)[:_LOOKED_AT] if line.strip()]
     if _is_spread(lines):
         return _of_beginning(text)
-    found = (_of_row(value, one_of_many=True) for value in _values(lines))
-    return next((format for format in found if format is not None), None)
+    for value in _values(lines):
+        found = _of_row(value, one_of_many=True)
+        if found is not None:
+            return found
+    return None
 
 
 def _of_document(value: Any) -> Format | None:
     """The format of a file that is one JSON value."""
     if isinstance(value, list):
-        return "json.list" if all(isinstance(item, dict) for item in value) else None
+        return "json.list" if _holds_objects(value) else None
     return _of_row(value, one_of_many=False)
 
 
@@ -85,8 +88,7 @@ def _values(lines: Iterable[bytes]) -> Iterator[Any]:
 
 def _of_row(value: object, *, one_of_many: bool) -> Format | None:
     if isinstance(value, list):
-        held = value and all(isinstance(item, dict) for item in value)
-        return "jsonl.conversations" if held else None
+        return "jsonl.conversations" if value and _holds_objects(value) else None
     row = as_dict(value)
     kind = as_text(row.get("type"))
     if kind in _CODEX_ROWS and isinstance(row.get("payload"), dict):
@@ -103,13 +105,14 @@ def _of_row(value: object, *, one_of_many: bool) -> Format | None:
     return None
 
 
+def _holds_objects(value: object) -> bool:
+    return all(isinstance(item, dict) for item in as_list(value))
+
+
 def _is_history(value: object) -> bool:
     """True for a list of messages or items, as a conversation has under some name."""
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(item, dict) and ("role" in item or "type" in item) for item in value)
-    )
+    items = as_list(value)
+    return bool(items) and all(as_dict(item).keys() & {"role", "type"} for item in items)
 
 
 def load(path: str | Path) -> Transcript:

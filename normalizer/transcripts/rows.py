@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import orjson
 
@@ -81,7 +81,8 @@ def _row(line: bytes) -> dict[str, Any] | None:
         value = parse(line)
     except ValueError:
         return None
-    return value if isinstance(value, dict) else None
+    row: dict[str, Any] | None = value if isinstance(value, dict) else None
+    return row
 
 
 def _glued(line: bytes) -> tuple[bytes, dict[str, Any] | None]:
@@ -98,11 +99,12 @@ def lines_of(rows: Iterable[Row]) -> tuple[int, ...]:
 
 def as_dict(value: object) -> dict[str, Any]:
     """`value` if it is an object, else an empty one: rows are read, never trusted."""
-    return value if isinstance(value, dict) else {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def as_list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
+    items: list[Any] = value if isinstance(value, list) else []
+    return items
 
 
 def as_text(value: object) -> str:

@@ -73,11 +73,38 @@ class Turn:
     """Where it began."""
 
 
+FindingCode: TypeAlias = Literal[
+    "api_error",
+    "base_missing",
+    "call_off_branch",
+    "command_without_call",
+    "compacted",
+    "compaction_answer",
+    "context_left_out",
+    "cut_text",
+    "input_may_differ",
+    "lost_parent",
+    "no_stop_reason",
+    "queued_message",
+    "queued_never_sent",
+    "result_left_out",
+    "steered",
+    "subagent",
+    "subagent_missing",
+    "tool_used_without_call",
+    "torn_call",
+    "torn_line",
+    "turn_aborted",
+    "turn_failed",
+    "turn_without_end",
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something the rows show that the history does not.  `code` is stable, `note` for a person."""
+    """Something the rows show that the history does not; `note` is for a person."""
 
-    code: str
+    code: FindingCode
     note: str
     lines: tuple[int, ...] = ()
     call_id: str | None = None
@@ -101,7 +128,7 @@ class Transcript:
     calls: tuple[RecordedCall, ...] = ()
     notes: tuple[Finding, ...] = ()
     turns: tuple[Turn, ...] = ()
-    subagents: Mapping[str, Transcript] = field(default_factory=dict)
+    subagents: Mapping[str, Transcript] = field(default_factory=dict[str, "Transcript"])
     """The transcripts of sub-agents, by the name of their file or group of rows."""
 
     @property

@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -29,7 +28,7 @@ from stopkit.cli.sources import (
     is_regular,
     open_source,
 )
-from stopkit.cli.workers import Task, Workers
+from stopkit.cli.workers import Task, WorkerLostError, Workers
 from stopkit.outcome import Evidence, parse_evidence
 
 FINE: Final = 0
@@ -58,9 +57,9 @@ def run(options: Options) -> int:
             for step, judged in workers.map(_steps(sources, options), lambda step: step.task):
                 command.take(step, judged)
                 progress.advance(len(step.text))
-    except BrokenProcessPool:
+    except WorkerLostError as error:
         command.abandon()
-        report.say("a worker process was ended from outside; the rest was not done")
+        report.say(str(error))
         return UNREADABLE
     except BaseException:
         command.abandon()

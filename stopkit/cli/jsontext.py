@@ -16,6 +16,8 @@ import orjson
 
 BOM: Final = codecs.BOM_UTF8
 _LONG_NUMBER: Final = re.compile(rb"(?:^|[\[:,\s])-?[0-9]{19}")
+_AS_ZEROS: Final = bytes.maketrans(b"123456789", b"000000000")
+_NINETEEN: Final = b"0" * 19
 _FOREIGN_MARKS: Final = (
     (codecs.BOM_UTF32_LE, "UTF-32"),
     (codecs.BOM_UTF32_BE, "UTF-32"),
@@ -88,6 +90,9 @@ def _parse_exactly(text: bytes) -> Any:
 
 def has_long_number(text: bytes) -> bool:
     """True where orjson may have read an integer as a float."""
+    # Most texts have no run of digits that long; to see that takes a fraction of the search.
+    if _NINETEEN not in text.translate(_AS_ZEROS):
+        return False
     return _LONG_NUMBER.search(text) is not None
 
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from stopkit.cli.corpus import Job, Judged, judge_lines, judge_session, judge_whole, reason
 from stopkit.cli.sources import Form
 from stopkit.history import Api
 from stopkit.normalizer.transcripts import Transcript, load, read_claude_code, read_codex
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ProcessPoolExecutor
+
 StepT = TypeVar("StepT")
+
+
+class WorkerLostError(RuntimeError):
+    """A worker process was ended from outside, and its work is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,10 @@ class Workers:
 
     def __enter__(self) -> Workers:
         if self._jobs > 1:
+            # One process needs nothing of this, and starts the sooner.
+            import multiprocessing
+            from concurrent.futures import ProcessPoolExecutor
+
             # A fork starts at once and has everything loaded; elsewhere it is not safe.
             method = "fork" if sys.platform == "linux" else None
             self._pool = ProcessPoolExecutor(
@@ -113,14 +122,25 @@ class Workers:
             task = task_of(step)
             future = None if task is None else self._pool.submit(perform, task, self._job)
             ahead.append((step, future))
-            if len(ahead) > 2 * self._jobs:
+            while len(ahead) > 2 * self._jobs or (ahead and _is_done(ahead[0][1])):
                 yield _wait(*ahead.popleft())
         while ahead:
             yield _wait(*ahead.popleft())
 
 
+def _is_done(future: Future[Judged] | None) -> bool:
+    return future is None or future.done()
+
+
 def _wait(step: StepT, future: Future[Judged] | None) -> tuple[StepT, Judged]:
-    return step, Judged() if future is None else future.result()
+    from concurrent.futures.process import BrokenProcessPool
+
+    try:
+        return step, Judged() if future is None else future.result()
+    except BrokenProcessPool:
+        raise WorkerLostError(
+            "a worker process was ended from outside; the rest was not done"
+        ) from None
 
 
 def _leave_interrupts_to_the_parent() -> None:
