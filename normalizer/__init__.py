@@ -1,15 +1,15 @@
 """stopkit.normalizer: check and repair histories.
 
-    from stopkit.normalizer import check, normalize
+from stopkit.normalizer import check, normalize
 
-    result = normalize(messages, api="anthropic.messages")
-    result.history, result.changes, result.sendable, result.undo()
+result = normalize(messages, api="anthropic.messages")
+result.history, result.changes, result.sendable, result.undo()
 """
 
 from __future__ import annotations
 
 from stopkit.normalizer.engine import Live
-from stopkit.normalizer.errors import EvidenceError, HistoryError, UnknownApi
+from stopkit.normalizer.errors import EvidenceError, HistoryError, UnknownApiError
 from stopkit.normalizer.living import Normalizer
 from stopkit.normalizer.repair import check, normalize
 from stopkit.normalizer.result import (
@@ -39,7 +39,7 @@ __all__ = [
     "Normalizer",
     "Rule",
     "Splice",
-    "UnknownApi",
+    "UnknownApiError",
     "Violation",
     "check",
     "normalize",

@@ -146,9 +146,7 @@ def made_up_outcome(call: Call, evidence: Evidence | None) -> Outcome:
     if call.incomplete:
         return NotStarted(reason=CALL_INCOMPLETE, evidence=("the call's text never became whole",))
     if isinstance(evidence, Placeholder):
-        return Unknown(
-            reason=evidence.reason or NO_RESULT, cause=evidence.cause, key=evidence.key
-        )
+        return Unknown(reason=evidence.reason or NO_RESULT, cause=evidence.cause, key=evidence.key)
     return Unknown(reason=NO_RESULT)
 
 
@@ -209,9 +207,7 @@ class _Namesakes:
         return group[number % len(group)]
 
 
-def settle(
-    call: Call, evidence: Evidence | None, *, last_turn: int, keep_open: bool
-) -> Verdict:
+def settle(call: Call, evidence: Evidence | None, *, last_turn: int, keep_open: bool) -> Verdict:
     """What the history is to say about `call`, by its results and what the caller knows.
 
     `last_turn` is the number of the newest model turn: a result the model has not yet answered can

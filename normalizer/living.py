@@ -43,7 +43,7 @@ class Normalizer:
         calls of the last turn.
 
         Raises:
-            UnknownApi: there is no such format.
+            UnknownApiError: there is no such format.
         """
         self._speaks: Dialect = dialect(api)
         self._api: Api = api
@@ -303,7 +303,7 @@ def _joined(value: object) -> str:
     if isinstance(value, list):
         return "\n".join(
             part["text"]
-            for part in cast("list[Any]", value)
+            for part in value
             if isinstance(part, dict) and isinstance(part.get("text"), str)
         )
     return ""

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_NAME: Final = re.compile(r"claude-(?P<family>opus|sonnet|haiku|fable)-(?P<major>\d{1,2})(?:[-.](?P<minor>\d{1,2}))?(?!\d)")
+_NAME: Final = re.compile(
+    r"claude-(?P<family>opus|sonnet|haiku|fable)-(?P<major>\d{1,2})(?:[-.](?P<minor>\d{1,2}))?(?!\d)"
+)
 _OLD_NAME: Final = re.compile(r"claude-(?:instant|[123])\b|claude-3[-.]")
 
 

@@ -7,11 +7,11 @@ of other classes are dumped to plain dicts.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from stopkit.history import Api
-from stopkit.normalizer.errors import HistoryError, UnknownApi
+from stopkit.normalizer.errors import HistoryError, UnknownApiError
 from stopkit.normalizer.result import Location
 
 MAX_DEPTH: Final = 255
@@ -29,13 +29,13 @@ def field_of(api: Api) -> str:
     """The field of a request body that holds the history.
 
     Raises:
-        UnknownApi: `api` is none of the three.
+        UnknownApiError: `api` is none of the three.
     """
     try:
         return _FIELD[api]
     except (KeyError, TypeError):
         known = ", ".join(_FIELD)
-        raise UnknownApi(f"unknown api {api!r}; known: {known}", path="api") from None
+        raise UnknownApiError(f"unknown api {api!r}; known: {known}", path="api") from None
 
 
 def path_of(api: Api, location: Location) -> str:
@@ -58,7 +58,7 @@ def split_request(
         raise HistoryError("the request is a mapping of its other fields", path="request")
     given = dict(request) if request else {}
     if history.__class__ is list:
-        return cast("list[Any]", history), given
+        return history, given
     body = history
     if not isinstance(body, Mapping) and hasattr(body, "model_dump"):
         body = to_plain(body, (), api)
@@ -97,7 +97,7 @@ def is_plain(value: Any) -> bool:
             for key in item:
                 if key.__class__ is not str or not (key.isascii() or encodable(key)):
                     return False
-            inner = item.values()
+            inner: Iterable[Any] = item.values()
         elif item.__class__ is list:
             inner = item
         else:

@@ -97,7 +97,7 @@ def dialect(api: Api) -> Dialect:
     """The dialect of an api, loaded when first asked for.
 
     Raises:
-        UnknownApi: there is none.
+        UnknownApiError: there is none.
     """
     field_of(api)
     return cast("Dialect", import_module(f"stopkit.normalizer.dialects.{_MODULES[api]}"))

@@ -125,7 +125,9 @@ def late_note(call_id: str, occurrence: int, output: str | None, status: str | N
 
 def misplaced_call_note(name: str, arguments: str) -> str:
     """A tool call recorded in a user turn, where no model can have made it."""
-    words = f"A call of the tool {_short(name)} was recorded in this user turn. It was not answered."
+    words = (
+        f"A call of the tool {_short(name)} was recorded in this user turn. It was not answered."
+    )
     return note("misplaced_call", words, output=arguments, name=_short(name))
 
 
@@ -148,6 +150,7 @@ def fold(first: str, others: list[str]) -> str:
 
 
 def _sentences(outcome: Outcome) -> str:
+    words: str
     match outcome:
         case Succeeded():
             words = "This call finished, and its result was recorded outside this history."

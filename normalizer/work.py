@@ -163,7 +163,9 @@ class LazyElsewhere:
         return self._past.get(call_id)
 
 
-def trimmed(start: int, before: tuple[Any, ...], start_after: int, after: list[Any]) -> Splice | None:
+def trimmed(
+    start: int, before: tuple[Any, ...], start_after: int, after: list[Any]
+) -> Splice | None:
     """A splice of what really differs, or None where nothing does."""
     head = 0
     shortest = min(len(before), len(after))

@@ -16,7 +16,9 @@ settings.register_profile(
     max_examples=60,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-settings.register_profile("deep", parent=settings.get_profile("stopkit"), max_examples=2000, derandomize=False)
+settings.register_profile(
+    "deep", parent=settings.get_profile("stopkit"), max_examples=2000, derandomize=False
+)
 settings.load_profile(os.environ.get("STOPKIT_HYPOTHESIS", "stopkit"))
 
 
@@ -28,7 +30,5 @@ def _descriptors() -> set[str]:
 def no_descriptor_is_left() -> Iterator[None]:
     before = _descriptors()
     yield
-    left = {
-        fd for fd in _descriptors() - before if os.path.exists(f"/proc/self/fd/{fd}")
-    }
+    left = {fd for fd in _descriptors() - before if os.path.exists(f"/proc/self/fd/{fd}")}
     assert not left, f"descriptors left open: {sorted(left)}"

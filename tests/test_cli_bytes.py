@@ -165,7 +165,8 @@ def test_a_lone_surrogate_in_a_history_is_repaired_and_kept_in_the_account() -> 
     content = b'[{"role":"user","content":"a\\ud800b"}]'
     ran = stopkit("normalize", "-", "--json", stdin=content)
     (record,) = ran.records
-    assert record["history"] == [{"role": "user", "content": "a\ufffdb"}]
+    assert "a\ufffdb" in json.dumps(record["history"], ensure_ascii=False)
+    assert "\\ud800" not in json.dumps(record["history"])
     assert "\\ud800" in ran.out.decode()
 
 

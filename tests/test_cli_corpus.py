@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -178,11 +179,15 @@ def test_field_names_where_the_history_stands(tmp_path: Path) -> None:
     assert stopkit("normalize", path).code == 2
 
 
+def _die(*_: object, **__: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def test_a_lost_worker_is_said_and_nothing_is_half_written(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(_corpus(200))
     out = tmp_path / "out"
-    with mock.patch.object(corpus, "normalize", lambda *_, **__: os.kill(os.getpid(), 9)):
+    with mock.patch.object(corpus, "normalize", _die):
         ran = stopkit("normalize", path, "--out", out, "--jobs", 2)
     assert ran.code == 2
     assert "a worker process was ended from outside" in ran.err

@@ -223,10 +223,9 @@ def test_nothing_in_a_history_reaches_the_terminal_raw(tmp_path: Path) -> None:
     path = tmp_path / "evil.json"
     path.write_bytes(text([user("go"), call("a\x1b[2J\u202e[red]\ud800"), user("x")]))
     checked, repaired = stopkit("check", path), stopkit("normalize", path)
-    for shown in (checked.out.decode(), checked.err, repaired.err):
-        assert "\x1b" not in shown
-        assert "\u202e" not in shown
-        assert shown
+    told = (checked.out.decode(), checked.err, repaired.err)
+    assert all(told)
+    assert not any(mark in shown for mark in ("\x1b", "\u202e") for shown in told)
 
 
 def test_a_file_with_message_lines_names_the_line(tmp_path: Path) -> None:
@@ -290,7 +289,10 @@ def test_several_need_a_place_to_go(tmp_path: Path, broken: Path) -> None:
     ran = stopkit("normalize", broken, other, "--json")
     assert ran.code == 0
     assert len(ran.records) == 2
-    assert stopkit("check", broken, other).code == 1
+    checked = stopkit("check", broken, other)
+    assert checked.code == 1
+    assert checked.out.decode().startswith(f"{broken}\n")
+    assert str(other) not in checked.out.decode()
 
 
 def test_an_empty_folder_is_said(tmp_path: Path) -> None:

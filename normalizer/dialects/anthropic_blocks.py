@@ -39,9 +39,7 @@ def is_hosted_result(kind: str) -> bool:
 
 def models_only(kind: str) -> bool:
     """A block that only an assistant message may hold (ANT-PLACE-1)."""
-    return (
-        kind == "tool_use" or kind in THINKING or kind in SERVER_CALLS or is_hosted_result(kind)
-    )
+    return kind == "tool_use" or kind in THINKING or kind in SERVER_CALLS or is_hosted_result(kind)
 
 
 def no_result_content(kind: str) -> bool:
@@ -53,7 +51,11 @@ def signed(block: Mapping[str, Any]) -> bool:
     """A thinking block that can be sent again (ANT-THINK-1)."""
     if block["type"] == "thinking":
         signature = block.get("signature")
-        return isinstance(block.get("thinking"), str) and isinstance(signature, str) and bool(signature)
+        return (
+            isinstance(block.get("thinking"), str)
+            and isinstance(signature, str)
+            and bool(signature)
+        )
     data = block.get("data")
     return isinstance(data, str) and bool(data)
 

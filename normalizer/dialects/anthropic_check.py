@@ -263,7 +263,9 @@ class _Checker:
             if kind == "tool_reference" and self.tools is not None:
                 name = inner.get("tool_name")
                 if name not in self.tools:
-                    self.say("ANT-SRV-8", where, f"tool_reference names unknown tool '{name}'"[:200])
+                    self.say(
+                        "ANT-SRV-8", where, f"tool_reference names unknown tool '{name}'"[:200]
+                    )
 
     # -- calls and results -----------------------------------------------------------------
 
@@ -324,9 +326,7 @@ class _Checker:
                 else:
                     answered.add(call_id)
 
-    def _unanswered(
-        self, calls: dict[str, list[Cell]], answered: set[str], position: int
-    ) -> None:
+    def _unanswered(self, calls: dict[str, list[Cell]], answered: set[str], position: int) -> None:
         if len(answered) == len(calls):
             return
         rest = self.runs[position + 1 :]

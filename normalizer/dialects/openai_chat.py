@@ -32,6 +32,7 @@ def outcomes(items: list[Any], repaired: Repaired, context: Context) -> Iterator
     A legacy call goes by the id `call_legacy_<index of its message>`.
     """
     counts = {call_id: known.occurrence for call_id, known in context.past.items()}
+    looked_at = {where[0] for where in repaired.decisions}
     answers: dict[str, Item] = {}
     answers_of = -1
     for where, block in calls_of(items):
@@ -46,7 +47,7 @@ def outcomes(items: list[Any], repaired: Repaired, context: Context) -> Iterator
             if index != answers_of:
                 answers, answers_of = _answers(items, index), index
             found = answers.get(call_id)
-            if found is None:
+            if found is None or index in looked_at:
                 # A copy that collapsed into another call, or one that left with its message.
                 continue
             evidence = context.evidences.of(call_id, occurrence)

@@ -46,7 +46,7 @@ from stopkit.normalizer.errors import HistoryError
 from stopkit.normalizer.plain import is_plain, path_of, replace_surrogates, to_plain, unsound
 from stopkit.normalizer.result import ChangeKind, Location, Splice
 from stopkit.normalizer.wording import APPROVAL_NEVER_GIVEN, late_note, orphan_note, read_note
-from stopkit.normalizer.work import Answered, Context, LazyElsewhere, Recorder, Repaired, trimmed
+from stopkit.normalizer.work import Answered, Context, Recorder, Repaired, trimmed
 from stopkit.outcome import Denied, NotStarted, Placeholder, Running, Status
 
 Item = dict[str, Any]
@@ -95,6 +95,39 @@ class _Region:
     cells: list[_Cell] = field(default_factory=list)
 
 
+class _Elsewhere:
+    """The calls outside the regions, each with its output; indexed when somebody first asks."""
+
+    __slots__ = ("_items", "_outputs", "_past", "_regions")
+
+    def __init__(
+        self, items: list[Any], regions: list[_Region], past: Mapping[str, Answered]
+    ) -> None:
+        self._items = items
+        self._regions = regions
+        self._past = past
+        self._outputs: dict[str, Item] | None = None
+
+    def __contains__(self, call_id: object, /) -> bool:
+        return isinstance(call_id, str) and self.get(call_id) is not None
+
+    def get(self, call_id: str) -> Answered | None:
+        if self._outputs is None:
+            self._outputs = self._index()
+        output = self._outputs.get(call_id)
+        return self._past.get(call_id) if output is None else Answered(1, comparable(output))
+
+    def _index(self) -> dict[str, Item]:
+        outputs: dict[str, Item] = {}
+        at = 0
+        for region in [*self._regions, _Region(len(self._items), len(self._items))]:
+            for item in self._items[at : region.start]:
+                if item.get("type") in BY_OUTPUT and item.get("call_id") is not None:
+                    outputs[item["call_id"]] = item
+            at = region.stop
+        return outputs
+
+
 _Said = tuple[ChangeKind, str, Location, _Cell | None, str, str | None, Status | None, object]
 
 
@@ -118,7 +151,7 @@ class _Repair:
         self.said: list[_Said] = []
         self.regions: list[_Region] = []
         self.turn = 0
-        self.elsewhere = LazyElsewhere(self._index_elsewhere, context.past)
+        self.elsewhere = _Elsewhere(items, self.regions, context.past)
         self.used: set[str] | None = None
         self.numbers: dict[str, int] = {}
         self.triggers: list[_Cell] = []
@@ -829,22 +862,6 @@ class _Repair:
                 counts[call_id] = numbers[where] = counts.get(call_id, 0) + 1
         for call in calls:
             call.occurrence = numbers.get(call.index, 1)
-
-    def _index_elsewhere(self) -> Mapping[str, Answered]:
-        index: dict[str, Answered] = {}
-        at = 0
-        for region in [*self.regions, _Region(len(self.items), len(self.items))]:
-            for item in self.items[at : region.start]:
-                kind = kind_of(item)
-                call_id = item.get("call_id") if kind in ("call", "output") else None
-                if call_id is None:
-                    continue
-                if kind == "call":
-                    index[call_id] = Answered(1, None)
-                else:
-                    index[call_id].content = comparable(item)
-            at = region.stop
-        return index
 
     # -- the end ----------------------------------------------------------------------------
 

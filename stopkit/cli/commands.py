@@ -252,12 +252,12 @@ class _Command:
             report.say(f"{name}: {note}")
         if options.action == "check":
             if not options.json:
-                report.show_violations(done, several=corpus)
-            report.say(f"{name}: {report.checked_summary(done, several=corpus)}")
+                report.show_violations(done, corpus, name if self._several else None)
+            report.say(f"{name}: {report.checked_summary(done, corpus)}")
         else:
             if not options.json and not self._several:
-                report.show_changes(done, several=corpus)
-            report.say(f"{name}: {report.normalized_summary(done, several=corpus)}")
+                report.show_changes(done, corpus)
+            report.say(f"{name}: {report.normalized_summary(done, corpus)}")
         for hint in done.hints:
             report.say(f"{name}: note for the next request: {hint}")
         if written is not None:

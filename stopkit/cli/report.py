@@ -76,8 +76,10 @@ def say_rejects(name: str, rejects: list[Reject], total: int, kept_in: object) -
         say(f"{name}: {_plural(total, 'line')} could not be read: {kept_in}")
 
 
-def show_violations(done: Judged, several: bool) -> None:
-    """What the API would refuse, on standard output."""
+def show_violations(done: Judged, several: bool, name: str | None = None) -> None:
+    """What the API would refuse, on standard output; under the input's name, where one is given."""
+    if name is not None and done.tallies:
+        print(printable(name))
     if several:
         _show_tallies(sys.stdout, done, "The API's words", lambda f: f.note)
     elif done.findings:
