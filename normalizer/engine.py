@@ -12,7 +12,7 @@ hand one tool's output to another call.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
@@ -60,21 +60,53 @@ class Call:
     results: list[Result] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class Result:
-    """A recorded result, or something recorded in place of one."""
+    """A recorded result, or something recorded in place of one.
 
-    id: str
-    turn: int
-    """The model turn it stands behind."""
-    index: Location
-    item: Any
-    text: str
-    is_error: bool | None
-    content: Any = None
-    """What tells two results apart, as the dialect compares them."""
-    _standin: Standin | None = None
-    _looked: bool = False
+    `turn` is the model turn it stands behind.  `read` gives its text and what tells two results
+    apart, in the dialect's own form; most results are never asked.
+    """
+
+    __slots__ = (
+        "_content",
+        "_looked",
+        "_read",
+        "_standin",
+        "id",
+        "index",
+        "is_error",
+        "item",
+        "turn",
+    )
+
+    def __init__(
+        self,
+        id: str,
+        turn: int,
+        index: Location,
+        item: Any,
+        is_error: bool | None,
+        read: Callable[[Any], tuple[str, object]] | None = None,
+        text: str = "",
+        content: object = None,
+    ) -> None:
+        self.id = id
+        self.turn = turn
+        self.index = index
+        self.item = item
+        self.is_error = is_error
+        self._read = read
+        self._content: tuple[str, object] | None = None if read else (text, content)
+        self._standin: Standin | None = None
+        self._looked = False
+
+    @property
+    def text(self) -> str:
+        return self._contents()[0]
+
+    @property
+    def content(self) -> object:
+        return self._contents()[1]
 
     @property
     def standin(self) -> Standin | None:
@@ -84,6 +116,12 @@ class Result:
             self._standin = read_standin(self.text, self.is_error)
         return self._standin
 
+    def _contents(self) -> tuple[str, object]:
+        if self._content is None:
+            assert self._read is not None
+            self._content = self._read(self.item)
+        return self._content
+
 
 @dataclass(slots=True)
 class Verdict:
@@ -91,11 +129,11 @@ class Verdict:
 
     keep: Result | None = None
     """The result that answers it."""
-    merge: list[Result] = field(default_factory=list)
+    merge: Sequence[Result] = ()
     """Recorded results that go into the kept one's block."""
-    drop: list[Result] = field(default_factory=list)
+    drop: Sequence[Result] = ()
     """Copies and stand-ins that leave; the report holds them."""
-    deliver: list[Result] = field(default_factory=list)
+    deliver: Sequence[Result] = ()
     """Recorded results that arrived after the call was answered: marked data, where they stand."""
     outcome: Outcome | None = None
     """The outcome, where it is not the kept result's own; made up when `keep` is None."""
@@ -139,6 +177,9 @@ def is_synthetic(text: str, is_error: bool | None, evidence: Evidence | None) ->
     return isinstance(evidence, Placeholder) or read_standin(text, is_error) is not None
 
 
+_NOTHING_KNOWN: Final = Unknown(reason=NO_RESULT)
+
+
 def made_up_outcome(call: Call, evidence: Evidence | None) -> Outcome:
     """The outcome of a call without any result."""
     if evidence is not None and not isinstance(evidence, (Running, Placeholder)):
@@ -147,7 +188,7 @@ def made_up_outcome(call: Call, evidence: Evidence | None) -> Outcome:
         return NotStarted(reason=CALL_INCOMPLETE, evidence=("the call's text never became whole",))
     if isinstance(evidence, Placeholder):
         return Unknown(reason=evidence.reason or NO_RESULT, cause=evidence.cause, key=evidence.key)
-    return Unknown(reason=NO_RESULT)
+    return _NOTHING_KNOWN
 
 
 def attribute(
@@ -267,19 +308,17 @@ def _choose(call: Call, evidence: Evidence | None, last_turn: int) -> Verdict:
         return Verdict(keep=keep, drop=drop, deliver=deliver)
     recorded_in_place = [r for r in recorded if r.turn == call.turn]
     keep = recorded_in_place[0] if recorded_in_place else recorded[0]
-    verdict = Verdict(keep=keep, drop=standins)
+    drop, merge, deliver = standins, list[Result](), list[Result]()
     for result in recorded:
         if result is keep:
             continue
-        if result.content == keep.content or any(
-            result.content == merged.content for merged in verdict.merge
-        ):
-            verdict.drop.append(result)
+        if result.content == keep.content or any(r.content == result.content for r in merge):
+            drop.append(result)
         elif result.turn > keep.turn and recorded_in_place:
-            verdict.deliver.append(result)
+            deliver.append(result)
         else:
-            verdict.merge.append(result)
-    return verdict
+            merge.append(result)
+    return Verdict(keep=keep, merge=merge, drop=drop, deliver=deliver)
 
 
 class Evidences:

@@ -7,12 +7,10 @@ from importlib import import_module
 from typing import Any, Final, Protocol, TypeVar, cast, overload
 
 from stopkit.history import Api
-from stopkit.normalizer.engine import Evidences, Live
+from stopkit.normalizer.engine import NO_EVIDENCE, Evidences, Live
 from stopkit.normalizer.errors import HistoryError
 from stopkit.normalizer.plain import field_of, is_plain, path_of, split_request, to_plain, unsound
 from stopkit.normalizer.result import (
-    CallOutcome,
-    Change,
     Checked,
     Hint,
     Location,
@@ -90,6 +88,7 @@ _MODULES: Final[dict[Api, str]] = {
     "openai.responses": "openai_responses",
     "openai.chat": "openai_chat",
 }
+_LOADED: Final[dict[str, Dialect]] = {}
 _LIVE: Final = ("close", "keep")
 
 
@@ -99,8 +98,12 @@ def dialect(api: Api) -> Dialect:
     Raises:
         UnknownApiError: there is none.
     """
-    field_of(api)
-    return cast("Dialect", import_module(f"stopkit.normalizer.dialects.{_MODULES[api]}"))
+    loaded = _LOADED.get(api) if isinstance(api, str) else None
+    if loaded is None:
+        field_of(api)
+        module = import_module(f"stopkit.normalizer.dialects.{_MODULES[api]}")
+        loaded = _LOADED[api] = cast("Dialect", module)
+    return loaded
 
 
 @overload
@@ -137,12 +140,13 @@ def check(
         items, found = _plain_items(items, api)
         found += speaks.violations(items, given)
     may_end, hints = speaks.end(items, given)
+    hints += speaks.hints(items, [], _context(api, given))
     return Checked(
         api=api,
         violations=tuple(found),
         sendable=may_end and not found,
         pending=(),
-        hints=tuple(hints + speaks.hints(items, [], _context(api, given))),
+        hints=tuple(hints),
     )
 
 
@@ -178,20 +182,14 @@ def normalize(
         raise HistoryError(f"live is one of {', '.join(_LIVE)}, not {live!r}", path="live")
     items, given = split_request(history, api, request)
     speaks = dialect(api)
-    evidences = Evidences(evidence)
+    evidences = Evidences(evidence) if evidence is not None else NO_EVIDENCE
     found = speaks.scan(items, given, evidences.ids)
     context = Context(api=api, request=given, evidences=evidences, live=live)
     repaired = speaks.repair(items, found, context) if found.spans else Repaired()
     out = spliced(items, repaired.splices)
     may_end, hints = speaks.end(out, given)
-    hints += repaired.hints + speaks.hints(out, repaired.splices, context)
-
-    def changes() -> list[Change]:
-        return account(api, repaired.changes, repaired.splices)
-
-    def outcomes() -> list[CallOutcome]:
-        return list(speaks.outcomes(items, repaired, context))
-
+    if found.spans or given:
+        hints += repaired.hints + speaks.hints(out, repaired.splices, context)
     return Normalized(
         api=api,
         history=cast("list[ItemT]", out),
@@ -199,13 +197,13 @@ def normalize(
         sendable=may_end and not repaired.pending,
         hints=tuple(hints),
         splices=tuple(repaired.splices),
-        _changes=changes,
-        _outcomes=outcomes,
+        _changes=lambda: account(api, repaired.changes, repaired.splices),
+        _outcomes=lambda: list(speaks.outcomes(items, repaired, context)),
     )
 
 
 def _context(api: Api, request: Mapping[str, Any]) -> Context:
-    return Context(api=api, request=request, evidences=Evidences(None), live="close")
+    return Context(api=api, request=request, evidences=NO_EVIDENCE, live="close")
 
 
 def _plain_items(items: list[Any], api: Api) -> tuple[list[Any], list[Violation]]:

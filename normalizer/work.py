@@ -24,7 +24,7 @@ class Answered:
     """The result only stands for one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Context:
     """What a repair may know beside the items."""
 

@@ -98,7 +98,7 @@ class _Pairing:
                 calls += exchange.calls
                 for message in exchange.users:
                     for cell in message.cells:
-                        if cell.kind == "tool_result":
+                        if cell.block["type"] == "tool_result":
                             results.append(result_of(exchange.turn, message, cell))
         if self.context.evidences.by_occurrence or self.context.past:
             self._count_occurrences(calls)
@@ -310,7 +310,9 @@ def end(items: list[Any], request: Mapping[str, Any]) -> tuple[bool, list[Hint]]
     """Whether a request may end as `items` do (open calls aside), and what it takes if not."""
     if not items:
         return False, [_needs_user_turn("There is no message to answer.")]
-    last = to_plain(items[-1], (len(items) - 1,), API)
+    last = items[-1]
+    if not isinstance(last, dict):
+        last = to_plain(last, (len(items) - 1,), API)
     content = last.get("content") if isinstance(last, dict) else None
     blocks = content if isinstance(content, list) else []
     final = blocks[-1] if blocks and isinstance(blocks[-1], dict) else {}

@@ -133,14 +133,18 @@ def cells_of(
 def result_of(turn: int, message: Message, cell: Cell) -> Result:
     block = cell.block
     return Result(
-        id=client_id(block, "tool_use_id"),
-        turn=turn,
-        index=cell.where,
-        item=(message, cell),
-        text=text_of(block),
-        is_error=block.get("is_error"),
-        content=comparable(block),
+        client_id(block, "tool_use_id"),
+        turn,
+        cell.where,
+        (message, cell),
+        block.get("is_error"),
+        _contents,
     )
+
+
+def _contents(item: tuple[Message, Cell]) -> tuple[str, object]:
+    block = item[1].block
+    return text_of(block), comparable(block)
 
 
 def text_of(block: Item) -> str:

@@ -222,8 +222,7 @@ def _scan(
         bad = touch | {call_id for call_id in ids if not CLIENT_ID.match(call_id)}
     if bad:
         spans = _widened(items, spans, odd, _holding(items, bad))
-    surplus = len(markers) + markers_in_request(request) - MAX_MARKERS
-    if markers and (surplus > 0 or odd):
+    if markers and (odd or len(markers) + markers_in_request(request) > MAX_MARKERS):
         spans = _widened(items, spans, odd, iter(markers))
     return Scan(spans, odd, ids, thinking, bool(odd))
 
@@ -306,7 +305,7 @@ def _end_needs_a_look(items: list[Any], request: Mapping[str, Any]) -> bool:
         final = content[-1] if isinstance(content, list) and content else None
         if isinstance(final, dict) and final.get("type") in ("thinking", "redacted_thinking"):
             return True
-    return any(request.get(name) is not None for name in _ENDINGS)
+    return bool(request) and any(request.get(name) is not None for name in _ENDINGS)
 
 
 def _holding(items: list[Any], ids: frozenset[str]) -> Iterable[int]:

@@ -448,7 +448,7 @@ def _leading_run(users: list[Message]) -> tuple[set[int], list[Cell]]:
     for message in users:
         leads = leads and message.role == "user"
         for cell in message.cells:
-            if cell.kind != "tool_result":
+            if cell.block["type"] != "tool_result":
                 leads = False
                 continue
             results.append(cell)

@@ -154,6 +154,8 @@ class _Repair:
         self.elsewhere = _Elsewhere(items, self.regions, context.past)
         self.used: set[str] | None = None
         self.numbers: dict[str, int] = {}
+        self.placed: list[tuple[_Cell, _Cell]] = []
+        """What goes behind the group of a call: the call, and the cell."""
         self.triggers: list[_Cell] = []
         self.news: list[_Cell] = []
 
@@ -169,6 +171,7 @@ class _Repair:
         self._settle_programs()
         self._settle_approvals()
         self._settle_calls()
+        self._place()
         self._place_triggers()
         self._announce()
         for region in self.regions:
@@ -425,7 +428,6 @@ class _Repair:
         for cell in self._cells():
             if cell.kind == "approval_request":
                 requests.setdefault(cell.item["id"], cell)
-        ends = self._group_ends("approval_request") if requests else {}
         asked: set[str] = set()
         answers: dict[str, _Cell] = {}
         for cell in self._cells():
@@ -439,14 +441,14 @@ class _Repair:
                     answers[id_] = cell
                 elif id_ in requests:
                     answers[id_] = cell
-                    self._move_behind(ends[id(requests[id_])], cell, "OAI-MCP-1")
+                    self._move_behind(requests[id_], cell, "OAI-MCP-1")
                 elif not self.chained:
                     self._leave(cell, "OAI-MCP-1", "A decision about a request that is not here.")
         for id_, cell in requests.items():
             if id_ not in answers:
-                self._settle_undecided(id_, cell, ends[id(cell)])
+                self._settle_undecided(id_, cell)
 
-    def _settle_undecided(self, id_: str, cell: _Cell, end: _Cell) -> None:
+    def _settle_undecided(self, id_: str, cell: _Cell) -> None:
         evidence = self.context.evidences.of(id_)
         call = Call(id=id_, name=_name(cell.item), turn=cell.turn, index=cell.where, item=cell)
         open_ = self.context.live == "keep" and evidence is None and cell.turn == self.turn
@@ -464,7 +466,7 @@ class _Repair:
             if evidence.reason is not None:
                 response["reason"] = evidence.reason
             made = _Cell(response, "approval_response", cell.where)
-            end.behind.append(made)
+            self.placed.append((cell, made))
             self.result.decisions[cell.where] = (call, Verdict(outcome=evidence))
             note = "The refusal that the caller knows of."
             self._say(
@@ -485,13 +487,13 @@ class _Repair:
             outcome.status,
         )
 
-    def _move_behind(self, end: _Cell, cell: _Cell, rule: str) -> _Cell:
-        """Take a cell from where it stands to right behind `end`, and give its new self."""
+    def _move_behind(self, owner: _Cell, cell: _Cell, rule: str) -> _Cell:
+        """Take a cell from where it stands to behind the group of `owner`; gives its new self."""
         moved = _Cell(
             cell.item, cell.kind, cell.where, cell.source, cell.turn, touched=cell.touched
         )
         cell.gone = True
-        end.behind.append(moved)
+        self.placed.append((owner, moved))
         note = "It stood before what it answers: it now stands behind it."
         call_id = _name_of_call(cell.item)
         self._say("moved", rule, cell.where, note, cell=moved, call_id=call_id)
@@ -534,9 +536,8 @@ class _Repair:
         for output in list(results):
             for orphan in attribute(calls.get(output, ()), results[output], self.elsewhere):
                 self._settle_orphan(orphan)
-        ends = self._group_ends("call")
         for call in every:
-            self._settle(call, ends)
+            self._settle(call)
         self._write_ids(every)
 
     def _call(self, cell: _Cell) -> Call:
@@ -636,7 +637,7 @@ class _Repair:
             removed={"id": removed},
         )
 
-    def _settle(self, call: Call, ends: Mapping[int, _Cell]) -> None:
+    def _settle(self, call: Call) -> None:
         cell: _Cell = call.item
         evidence = self.context.evidences.of(call.id, call.occurrence)
         keep_open = self.context.live == "keep" and call.turn == self.turn
@@ -654,7 +655,7 @@ class _Repair:
         kept = verdict.keep
         if kept is None:
             if not verdict.pending:
-                self._answer(call, family, verdict, ends)
+                self._answer(call, family, verdict)
             return
         home: _Cell = kept.item
         if verdict.rewrite:
@@ -662,11 +663,9 @@ class _Repair:
         if verdict.merge:
             self._merge(call, home, verdict)
         if home.where < cell.where:
-            kept.item = self._move_behind(ends[id(cell)], home, "OAI-PAIR-2")
+            kept.item = self._move_behind(cell, home, "OAI-PAIR-2")
 
-    def _answer(
-        self, call: Call, family: Family, verdict: Verdict, ends: Mapping[int, _Cell]
-    ) -> None:
+    def _answer(self, call: Call, family: Family, verdict: Verdict) -> None:
         """Make up the output of a call that has none, or take the call where none is true."""
         cell: _Cell = call.item
         outcome = verdict.outcome
@@ -680,7 +679,7 @@ class _Repair:
             make(family, cell.item.get("call_id"), cell.item, outcome), "output", cell.where
         )
         made.turn = cell.turn
-        ends[id(cell)].behind.append(made)
+        self.placed.append((cell, made))
         call.results.append(_made_result(call, made))
         self._say(
             "inserted",
@@ -779,16 +778,32 @@ class _Repair:
         cell.kind, cell.touched, cell.note = "user", True, True
         self._say(kind, rule, cell.where, note, cell=cell, call_id=call_id, removed=removed)
 
-    def _group_ends(self, kind: Kind) -> dict[int, _Cell]:
-        """For each cell of this kind, by identity, the last of the group that it stands in."""
+    def _place(self) -> None:
+        """Put what was made up or moved behind the group of calls it answers."""
+        if not self.placed:
+            return
+        ends = self._group_ends()
+        for owner, cell in self.placed:
+            ends[id(owner)].behind.append(cell)
+
+    def _group_ends(self) -> dict[int, _Cell]:
+        """For each call and request, by identity, the last one of the group that it stands in.
+
+        The group is a run of its kind with its reasoning, or the whole of a model turn that is
+        still open: an output inside it would end it.
+        """
+        live = {cell.turn for cell in self._cells() if cell.live}
         ends: dict[int, _Cell] = {}
         for region in self.regions:
             end: _Cell | None = None
+            of_turn: dict[int, _Cell] = {}
             for cell in reversed(region.cells):
-                if cell.kind == kind:
+                if cell.turn in live and not cell.gone and cell.kind in MODEL_MADE:
+                    of_turn.setdefault(cell.turn, cell)
+                if cell.kind in ("call", "approval_request"):
                     # One that left still marks where its group ends.
-                    end = end or cell
-                    ends[id(cell)] = end
+                    end = end if end is not None and end.kind == cell.kind else cell
+                    ends[id(cell)] = of_turn.get(cell.turn, end)
                 elif not cell.gone and cell.kind != "reasoning":
                     end = None
         return ends
