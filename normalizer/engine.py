@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from pydantic import ValidationError
@@ -177,7 +178,9 @@ def is_synthetic(text: str, is_error: bool | None, evidence: Evidence | None) ->
     return isinstance(evidence, Placeholder) or read_standin(text, is_error) is not None
 
 
-_NOTHING_KNOWN: Final = Unknown(reason=NO_RESULT)
+@cache
+def _nothing_known() -> Outcome:
+    return Unknown(reason=NO_RESULT)
 
 
 def made_up_outcome(call: Call, evidence: Evidence | None) -> Outcome:
@@ -188,7 +191,7 @@ def made_up_outcome(call: Call, evidence: Evidence | None) -> Outcome:
         return NotStarted(reason=CALL_INCOMPLETE, evidence=("the call's text never became whole",))
     if isinstance(evidence, Placeholder):
         return Unknown(reason=evidence.reason or NO_RESULT, cause=evidence.cause, key=evidence.key)
-    return _NOTHING_KNOWN
+    return _nothing_known()
 
 
 def attribute(

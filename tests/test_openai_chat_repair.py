@@ -506,7 +506,9 @@ def test_a_repair_is_deterministic_and_idempotent(items: list[Any]) -> None:
     assert result.changes == again.changes
     twice = mended(list(result.history))
     assert twice.splices == ()
-    assert [one.status for one in twice.outcomes] == [one.status for one in result.outcomes]
+    if all(one.kind != "delivered" for one in result.changes):
+        # What was delivered late is told in a user message, and no longer the call's own result.
+        assert [one.status for one in twice.outcomes] == [one.status for one in result.outcomes]
 
 
 @given(strategies.damaged_history(API))

@@ -73,7 +73,11 @@ def _pieces(text: bytes) -> list[bytes]:
 
 
 def jobs(api: Api, size: int) -> dict[str, Any]:
-    """Seconds of the whole command on one file, with one process and with two, turn about."""
+    """Seconds of the whole command on one file, with one process and with two, turn about.
+
+    Raises:
+        RuntimeError: the command failed, or its output depends on the number of processes.
+    """
     times: dict[int, list[float]] = {1: [], 2: []}
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch, "corpus.jsonl")
@@ -83,11 +87,14 @@ def jobs(api: Api, size: int) -> dict[str, Any]:
             for count in (1, 2):
                 out = Path(scratch, f"out-{turn}-{count}")
                 start = perf_counter()
-                subprocess.run(
+                done = subprocess.run(
                     [*command, "--out", str(out), "--jobs", str(count)],
-                    check=True,
                     capture_output=True,
+                    text=True,
+                    check=False,
                 )
+                if done.returncode:
+                    raise RuntimeError(f"the command failed: {done.stderr[-2000:]}")
                 times[count].append(perf_counter() - start)
         outputs = {path.read_bytes() for path in Path(scratch).glob("out-*/corpus.jsonl")}
         if len(outputs) != 1:

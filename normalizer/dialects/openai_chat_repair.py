@@ -27,10 +27,17 @@ from stopkit.normalizer.dialects.openai_chat_shapes import (
 )
 from stopkit.normalizer.engine import Call, Result, Verdict, attribute, settle
 from stopkit.normalizer.errors import HistoryError
-from stopkit.normalizer.plain import is_plain, path_of, replace_surrogates, to_plain, unsound
+from stopkit.normalizer.plain import (
+    Unsound,
+    is_plain,
+    path_of,
+    replace_surrogates,
+    to_plain,
+    unsound,
+)
 from stopkit.normalizer.result import Location, Splice
 from stopkit.normalizer.wording import fold, late_note, made_up, orphan_note, read_note
-from stopkit.normalizer.work import Answered, Context, LazyElsewhere, Recorder, Repaired
+from stopkit.normalizer.work import Context, Recorder, Repaired
 from stopkit.outcome import Outcome
 
 API: Final[Api] = "openai.chat"
@@ -63,6 +70,10 @@ class _Entry:
     """It has left, or is part of another."""
     taken: bool = False
     """It answers a call, whose turn writes it."""
+    recorded: Item = field(default_factory=dict)
+    """`item` as it was read."""
+    flawed: bool = False
+    """Something is wrong with the message by itself."""
     tool: bool = False
     """It is recorded as a tool message."""
     made: bool = False
@@ -114,7 +125,6 @@ class _Repair:
         self.result = Repaired()
         self.regions: list[_Region] = []
         self.turn = 0
-        self.elsewhere = LazyElsewhere(self._index_elsewhere, context.past)
         self.used_ids: frozenset[str] | None = None
         self.numbers: dict[str, int] = {}
 
@@ -168,19 +178,21 @@ class _Repair:
         return region
 
     def _read(self, index: int) -> _Entry:
-        source = self.items[index]
-        item = source if is_plain(source) else to_plain(source, (index,), API)
-        odd = list(unsound(item, (index,)))
-        for part in odd:
-            if not part.surrogate:
-                raise HistoryError(
-                    part.message, path=path_of(API, part.location), rule="GEN-JSON-1"
-                )
-        for one in flaws(item, index):
+        item = source = self.items[index]
+        odd: list[Unsound] = []
+        if not is_plain(source):
+            item = to_plain(source, (index,), API)
+            odd = list(unsound(item, (index,)))
+        wrong = flaws(item, index)
+        for one in wrong:
             if one.rule == "GEN-SHAPE-1":
                 raise HistoryError(one.message, path=path(one.at, one.place), rule=one.rule)
+        for part in odd:
+            if not part.surrogate:
+                where = path_of(API, part.location)
+                raise HistoryError(part.message, path=where, rule="GEN-JSON-1")
         role: str = item["role"]
-        entry = _Entry(role, item, source, (index,), tool=role == "tool")
+        entry = _Entry(role, item, source, (index,), tool=role == "tool", flawed=bool(wrong or odd))
         if odd:
             entry.rewrite(replace_surrogates(item))
             for part in odd:
@@ -192,6 +204,7 @@ class _Repair:
                     became=entry,
                     removed=_at(item, part.location[1:]),
                 )
+        entry.recorded = entry.item
         return entry
 
     def _clean_assistant(self, entry: _Entry, index: int) -> bool:
@@ -217,21 +230,24 @@ class _Repair:
                 became=entry,
                 removed=calls,
             )
-        for at, block in enumerate(calls or ()):
-            entry.cells.append(self._clean_call(_Cell(block, (index, "tool_calls", at))))
+        cells = [_Cell(block, (index, "tool_calls", at)) for at, block in enumerate(calls or ())]
         if legacy is not None:
-            block = {"id": f"call_legacy_{index}", "type": "function", "function": legacy}
-            cell = _Cell(block, (index, "function_call"), legacy=True)
-            entry.cells.append(self._clean_call(cell))
+            block = legacy_call(index, legacy)
+            cells.append(_Cell(block, (index, "function_call"), legacy=True))
+        for cell in cells:
+            if cell.block["type"] == "function":
+                if entry.flawed:
+                    self._clean_call(cell)
+                if _is_fragment(cell.block["function"]["arguments"]):
+                    cell.incomplete = True
+        entry.cells = cells
         return True
 
     def _leaves(self, entry: _Entry, rule: str, note: str, call_id: str | None = None) -> None:
         entry.gone = True
         self.record.add("removed", rule, entry.where, note, call_id=call_id, removed=entry.source)
 
-    def _clean_call(self, cell: _Cell) -> _Cell:
-        if cell.block["type"] != "function":
-            return cell
+    def _clean_call(self, cell: _Cell) -> None:
         body: Item = cell.block["function"]
         call_id = id_of(cell.block)
         name, given = body.get("name"), body.get("arguments")
@@ -267,8 +283,6 @@ class _Repair:
         if body is not cell.block["function"]:
             cell.block = {**cell.block, "function": body}
             cell.clean = False
-        cell.incomplete = cell.incomplete or _is_fragment(body["arguments"])
-        return cell
 
     def _collect_calls(self, turn: _Turn, entry: _Entry) -> None:
         copies: dict[str, set[bytes]] = {}
@@ -331,7 +345,9 @@ class _Repair:
                         orphans.append(result)
         if self.context.evidences.by_occurrence or self.context.past:
             self._count_occurrences(calls)
-        for result in [*attribute(calls, results, self.elsewhere), *orphans]:
+        # The scan has put the turn of the newest call before each stray result into a region, so
+        # that no call between the regions can own one.
+        for result in [*attribute(calls, results, self.context.past), *orphans]:
             self._settle_orphan(result)
         for turn in self._turns():
             for call in turn.calls:
@@ -366,7 +382,7 @@ class _Repair:
 
     def _settle_orphan(self, result: Result) -> None:
         entry: _Entry = result.item
-        answered = self.elsewhere.get(result.id) if entry.role == "tool" else None
+        answered = self.context.past.get(result.id) if entry.role == "tool" else None
         if answered is None:
             self._to_user(
                 result,
@@ -413,21 +429,6 @@ class _Repair:
             counts[call_id] = numbers[where] = counts.get(call_id, 0) + 1
         for call in calls:
             call.occurrence = numbers.get(call.index, 1)
-
-    def _index_elsewhere(self) -> Mapping[str, Answered]:
-        index: dict[str, Answered] = {}
-        at = 0
-        for region in [*self.regions, _Region(len(self.items), len(self.items))]:
-            for message in self.items[at : region.start]:
-                if message["role"] == "tool":
-                    index[message["tool_call_id"]].content = comparable(message)
-                elif message.get("tool_calls"):
-                    for block in message["tool_calls"]:
-                        known = index.get(block["id"])
-                        number = known.occurrence + 1 if known else 1
-                        index[block["id"]] = Answered(number, None)
-            at = region.stop
-        return index
 
     # -- writing ----------------------------------------------------------------------------
 
@@ -802,8 +803,13 @@ def calls_of(items: list[Any]) -> Iterator[tuple[Location, Item]]:
             yield (index, "tool_calls", at), block
         legacy = item.get("function_call")
         if legacy is not None:
-            block = {"id": f"call_legacy_{index}", "type": "function", "function": legacy}
+            block = legacy_call(index, legacy)
             yield (index, "function_call"), block
+
+
+def legacy_call(index: int, body: Item) -> Item:
+    """The `function_call` of message `index` in the form of `tool_calls`, under an id of ours."""
+    return {"id": f"call_legacy_{index}", "type": "function", "function": body}
 
 
 def _final(became: object) -> object:
@@ -820,17 +826,13 @@ def _at(item: Any, where: Location) -> object:
 
 
 def _result(turn: int, entry: _Entry) -> Result:
-    item = entry.item
-    given = item.get("tool_call_id" if entry.role == "tool" else "name")
-    return Result(
-        id=given if isinstance(given, str) else "",
-        turn=turn,
-        index=entry.where,
-        item=entry,
-        text=text_of(item),
-        is_error=None,
-        content=comparable(item),
-    )
+    given = entry.item.get("tool_call_id" if entry.role == "tool" else "name")
+    call_id = given if isinstance(given, str) else ""
+    return Result(call_id, turn, entry.where, entry, None, read=_contents)
+
+
+def _contents(entry: _Entry) -> tuple[str, object]:
+    return text_of(entry.recorded), comparable(entry.recorded)
 
 
 def _media(message: Item) -> list[Item]:

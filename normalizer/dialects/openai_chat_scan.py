@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import orjson
 
 from stopkit.normalizer.dialects.openai_chat_shapes import MAX_ID, block_end, flaws, ids_of
-from stopkit.normalizer.plain import is_plain, sound
+from stopkit.normalizer.plain import is_plain
 
 Span: TypeAlias = tuple[int, int]
 
@@ -121,7 +121,7 @@ def scan(
         except (LookupError, TypeError, AttributeError, ValueError):
             pass
 
-        odd = bool(flaws(message, at)) or not (is_plain(message) and sound(message))
+        odd = bool(flaws(message, at)) or not is_plain(message)
         role = message.get("role") if isinstance(message, dict) else None
         if role == "tool":
             call_id = message.get("tool_call_id")

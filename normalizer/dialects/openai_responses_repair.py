@@ -188,10 +188,13 @@ class _Repair:
         if spans:
             # Whatever may stay open at the end is then in the last region.
             start, stop = spans[-1]
-            while stop < len(self.items) and not _speaks(self.items[stop]):
-                stop += 1
-            spans[-1] = (start, stop)
+            if not self._answers_within(stop, len(self.items)):
+                spans[-1] = (start, len(self.items))
         return spans
+
+    def _answers_within(self, start: int, stop: int) -> bool:
+        """Whether a model turn stands in this stretch."""
+        return any(kind_of(self.items[n]) in MODEL_MADE for n in range(start, stop))
 
     def _splice(self) -> None:
         offset = 0
@@ -328,7 +331,8 @@ class _Repair:
 
     def _number_turns(self) -> None:
         """Count the model turns: one ends where the client says something."""
-        for region in self.regions:
+        nexts = [region.start for region in self.regions][1:] + [len(self.items)]
+        for region, behind in zip(self.regions, nexts, strict=False):
             in_turn = False
             for cell in region.cells:
                 if cell.gone:
@@ -340,7 +344,7 @@ class _Repair:
                 elif cell.kind in CLIENT_MADE:
                     in_turn = False
                 cell.turn = self.turn
-            if region.stop < len(self.items):
+            if self._answers_within(region.stop, behind):
                 self.turn += 1
 
     # -- programs ---------------------------------------------------------------------------
@@ -992,12 +996,6 @@ def calls_of(items: list[Any]) -> Iterator[tuple[Location, Item]]:
         plain = item if isinstance(item, dict) else to_plain(item, (n,), API)
         if kind_of(plain) in ("call", "approval_request"):
             yield (n,), plain
-
-
-def _speaks(item: Any) -> bool:
-    """Whether an item, as it is, is the user's or the model's."""
-    kind = kind_of(item)
-    return kind == "user" or kind in MODEL_MADE
 
 
 def _flat(cells: list[_Cell]) -> list[_Cell]:
