@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 from pydantic import ValidationError
 
 from stopkit.normalizer.errors import EvidenceError
-from stopkit.normalizer.recognise import recognise
+from stopkit.normalizer.recognise import ended, recognise
 from stopkit.normalizer.result import ChangeKind, Location
 from stopkit.normalizer.wording import CALL_INCOMPLETE, NO_RESULT, read_outcome
 from stopkit.outcome import (
@@ -168,6 +168,9 @@ def outcome_of_result(text: str, is_error: bool | None, evidence: Evidence | Non
         return Unknown(reason=reason or NO_RESULT, evidence=("a placeholder was recorded",))
     if standin is not None:
         return standin
+    own = ended(text, is_error=is_error)
+    if own is not None:
+        return own
     if is_error:
         return Failed(output=text, evidence=("the recorded result is an error",))
     return Succeeded(output=text, evidence=("a result was recorded",))
@@ -202,16 +205,21 @@ def attribute(
     A result that stands before the only call with its id belongs to an answered call `elsewhere`,
     if there is one.
     """
-    by_id: dict[str, _Namesakes] = {}
+    by_id: dict[str, Call | _Namesakes] = {}
     for call in calls:
-        if call.id in by_id:
-            by_id[call.id].add(call)
-        else:
-            by_id[call.id] = _Namesakes(call)
+        known = by_id.setdefault(call.id, call)
+        if known is call:
+            continue
+        if isinstance(known, Call):
+            known = by_id[call.id] = _Namesakes(known)
+        known.add(call)
     orphans: list[Result] = []
     for result in results:
-        namesakes = by_id.get(result.id)
-        owner = None if namesakes is None else namesakes.owner(result, elsewhere)
+        owner = by_id.get(result.id)
+        if isinstance(owner, _Namesakes):
+            owner = owner.owner(result, elsewhere)
+        elif owner is not None and result.turn < owner.turn and result.id in elsewhere:
+            owner = None
         if owner is None:
             orphans.append(result)
         else:

@@ -95,6 +95,8 @@ class Region:
     start: int
     stop: int
     exchanges: list[Exchange] = field(default_factory=list)
+    plain: bool = False
+    """Its messages are each fine in themselves: only results are out of place."""
     vanished_first: bool = False
     """The first exchange lost its assistant messages: its user turn joins the one before."""
 

@@ -86,6 +86,8 @@ class Reader:
                     region = self._read_plain_region(start, stop)
                 else:
                     region = self._read_region(start, stop)
+                if region.plain:
+                    break
                 if region.vanished_first:
                     start = self._exchange_before(start)
                 elif self._spills(region) and stop < len(self.items):
@@ -164,7 +166,7 @@ class Reader:
             message = Message(item["role"], cells, (index,), item, item, False)
             if not self._is_copy_of(messages, message):
                 messages.append(message)
-        return Region(start, stop, self._exchanges(messages))
+        return Region(start, stop, self._exchanges(messages), plain=True)
 
     def _is_copy_of(self, messages: list[Message], message: Message) -> bool:
         """Whether the same assistant message, with calls in it, was recorded right before."""
@@ -206,9 +208,10 @@ class Reader:
         seen: dict[str, Cell | set[bytes]] = {}
         for message in exchange.assistants:
             for cell in message.cells:
-                if cell.block["type"] != "tool_use":
+                block = cell.block
+                if block["type"] != "tool_use":
                     continue
-                call_id = client_id(cell.block, "id")
+                call_id = client_id(block, "id")
                 if _is_copy(seen, call_id, cell):
                     self.record.add(
                         "removed",
@@ -216,22 +219,19 @@ class Reader:
                         cell.where,
                         "An identical copy of a call in its turn.",
                         call_id=call_id,
-                        removed=cell.block,
+                        removed=block,
                     )
                     cell.gone = message.touched = True
                     continue
+                cut = cell.cut or is_fragment(block)
+                name = block["name"]
                 exchange.calls.append(
-                    Call(
-                        id=call_id,
-                        name=str(cell.block.get("name")),
-                        turn=exchange.turn,
-                        index=cell.where,
-                        item=(message, cell),
-                        incomplete=cell.cut or is_fragment(cell.block),
-                    )
+                    Call(call_id, name, exchange.turn, cell.where, (message, cell), cut)
                 )
-            message.tidy()
-        exchange.assistants = [message for message in exchange.assistants if message.cells]
+            if message.touched:
+                message.tidy()
+        if not all(message.cells for message in exchange.assistants):
+            exchange.assistants = [message for message in exchange.assistants if message.cells]
 
     def _server_tools(self, region: Region, *, more: bool) -> None:
         """Drop server calls without result and hosted results without call (ANT-SRV-1, -4)."""

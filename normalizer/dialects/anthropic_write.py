@@ -53,9 +53,10 @@ class Writer:
             self._write_ids(exchange)
             self._write_results(exchange)
         for exchange in exchanges:
-            for message in exchange.users:
-                message.tidy()
-            exchange.users = [message for message in exchange.users if not message.empty]
+            if any(message.touched for message in exchange.users):
+                for message in exchange.users:
+                    message.tidy()
+                exchange.users = [message for message in exchange.users if not message.empty]
         offset = 0
         for region in self.regions:
             before = tuple(self.items[region.start : region.stop])
@@ -72,8 +73,9 @@ class Writer:
         carried: list[Cell] = []
         system: list[Message] = []
         for exchange in region.exchanges:
-            carried = self._defer(exchange, carried)
-            system = self._place_system(exchange, system)
+            if not region.plain:
+                carried = self._defer(exchange, carried)
+                system = self._place_system(exchange, system)
             out += exchange.assistants
             out += exchange.users
         at_end = region.stop == len(self.items)

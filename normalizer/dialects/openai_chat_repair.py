@@ -129,12 +129,7 @@ class _Repair:
         self.numbers: dict[str, int] = {}
 
     def run(self) -> Repaired:
-        at = 0
-        for start, stop in self.spans:
-            self._pass_over(at, start)
-            self.regions.append(self._read_region(start, stop))
-            at = stop
-        self._pass_over(at, len(self.items))
+        self._read_regions()
         self._pair()
         offset = 0
         for region in self.regions:
@@ -153,12 +148,24 @@ class _Repair:
         ]
         return self.result
 
-    def _pass_over(self, start: int, stop: int) -> None:
-        """Count the model turns between two regions, as one: more are not told apart."""
-        if any(role_of(self.items[at]) == "assistant" for at in range(start, stop)):
+    # -- reading ----------------------------------------------------------------------------
+
+    def _read_regions(self) -> None:
+        at, end = 0, len(self.items)
+        may_wait = self.context.live == "keep" or bool(self.context.evidences)
+        for number, (start, stop) in enumerate(self.spans, start=1):
+            if self._model_spoke(at, start):
+                self.turn += 1
+            if may_wait and number == len(self.spans) and not self._model_spoke(stop, end):
+                # What stands behind the last turn may have to give way to its open calls.
+                stop = end
+            self.regions.append(self._read_region(start, stop))
+            at = stop
+        if self._model_spoke(at, end):
             self.turn += 1
 
-    # -- reading ----------------------------------------------------------------------------
+    def _model_spoke(self, start: int, stop: int) -> bool:
+        return any(role_of(self.items[at]) == "assistant" for at in range(start, stop))
 
     def _read_region(self, start: int, stop: int) -> _Region:
         region = _Region(start, stop)
@@ -455,8 +462,7 @@ class _Repair:
             )
         parts = [part for entry in block for part in entry.parts]
         pending = any(verdict.pending for _, verdict in verdicts)
-        if pending and ends and all(entry.made for entry in rest):
-            # Behind open calls only tool messages may stand, or the history is no prefix.
+        if pending and ends:
             self._defer(rest, parts)
             return [turn.head, *block]
         if parts:
@@ -669,21 +675,17 @@ class _Repair:
         return _Entry("user", item, None, head.where, touched=True, made=True)
 
     def _defer(self, rest: list[_Entry], parts: list[tuple[Location, Item]]) -> None:
-        held = list(parts)
-        for entry in rest:
-            content = entry.item["content"]
-            blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
-            held += [(entry.where, block) for block in blocks]
-        for where, block in held:
+        """Hold back what stands behind open calls: with it the history would be no prefix."""
+        held = [*parts, *((entry.where, entry.write()) for entry in rest)]
+        for where, what in held:
             self.record.add(
                 "deferred",
                 "GEN-LIVE-1",
                 where,
-                "While a call is open only tool messages may follow it: held back for the next "
-                "user turn.",
-                removed=block,
+                "While a call is open only tool messages may follow it: held back until it has its "
+                "result.",
+                removed=what,
             )
-            self.result.deferred.append(block)
 
     def _announce(self, offset: int) -> None:
         """Tell news about calls that were answered otherwise, once, at the end."""

@@ -9,9 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from stopkit.normalizer.dialects.openai_responses_bench import (
+    API,
+    calls_of,
+    plain_items,
+    user_item,
+)
 from stopkit.normalizer.dialects.openai_responses_check import is_chained, violations
 from stopkit.normalizer.dialects.openai_responses_outputs import comparable, is_error, text_of
-from stopkit.normalizer.dialects.openai_responses_repair import API, calls_of, repair, user_item
+from stopkit.normalizer.dialects.openai_responses_repair import repair
 from stopkit.normalizer.dialects.openai_responses_scan import scan
 from stopkit.normalizer.dialects.openai_responses_shapes import (
     MODEL_MADE,
@@ -33,7 +39,7 @@ def outcomes(items: list[Any], repaired: Repaired, context: Context) -> Iterator
     counts = {call_id: known.occurrence for call_id, known in context.past.items()}
     outputs: dict[str, Item] = {}
     refusals: dict[str, Item] = {}
-    for item in items:
+    for item in plain_items(items):
         kind = kind_of(item)
         if kind == "output" and isinstance(item.get("call_id"), str):
             outputs.setdefault(item["call_id"], item)
@@ -125,15 +131,22 @@ def end(items: list[Any], request: Mapping[str, Any]) -> tuple[bool, list[Hint]]
 
 
 def answered(items: list[Any]) -> Iterator[tuple[str, object]]:
-    """Every client call of a sendable history with its output's content, in order."""
+    """Every call and program of a sendable history with its output's content, in order.
+
+    A program that is still open has None, and is there again once its output comes.
+    """
     contents: dict[str, object] = {}
-    for item in items:
-        if kind_of(item) == "output" and isinstance(item.get("call_id"), str):
-            contents.setdefault(item["call_id"], comparable(item))
-    for _, item in calls_of(items):
+    for item in plain_items(items):
         call_id = item.get("call_id")
-        if isinstance(call_id, str):
-            yield call_id, contents.get(call_id)
+        if isinstance(call_id, str) and kind_of(item) in ("output", "program_output"):
+            contents.setdefault(call_id, comparable(item))
+    for item in plain_items(items):
+        call_id = item.get("call_id")
+        if isinstance(call_id, str) and kind_of(item) in ("call", "program"):
+            yield call_id, contents.pop(call_id, None)
+    for call_id, content in contents.items():
+        if content is not None:
+            yield call_id, content
 
 
 def user_message(blocks: list[Item] | str) -> Item:

@@ -18,7 +18,6 @@ from stopkit.outcome import (
     Denied,
     Evidence,
     Failed,
-    NotStarted,
     Outcome,
     Placeholder,
     Stopped,
@@ -29,12 +28,14 @@ from stopkit.outcome import (
 _SESSION: Final = re.compile(r"Process running with session ID (\d+)\n")
 _KILLED: Final = 137
 _FOREVER: Final = 2**40
+_HEAD: Final = 200
+"""Characters; what Codex itself says of a command comes before the command's output."""
 _NEVER_RETURNED: Final = -1
 """No program exits with it: it is how Codex shows a process that it ended."""
 
 
 def evidence_of(text: str | None, event: Row | None, poll_text: str | None) -> Evidence | None:
-    """What is known of a call beyond its output; None where the output says it all.
+    """What is known of a call; None where its output is a plain result and nothing more is known.
 
     `text` is its output, None where there is none; `event` the `item_completed` under its id;
     `poll_text` what a later poll of its session said.
@@ -47,7 +48,7 @@ def evidence_of(text: str | None, event: Row | None, poll_text: str | None) -> E
             return known
     if isinstance(said, Unknown) and poll_text is not None:
         end = ended(poll_text)
-        if not isinstance(end, Unknown) and "Process exited with code" in poll_text:
+        if not isinstance(end, Unknown) and "Process exited with code " in poll_text[:_HEAD]:
             evidence = ("a later poll of its session saw it end",)
             return Succeeded(evidence=evidence) if end is None else _with(end, evidence)
     if text is None:
@@ -55,9 +56,7 @@ def evidence_of(text: str | None, event: Row | None, poll_text: str | None) -> E
             reason="the rollout holds neither an output nor an end for it",
             evidence=("no output and no item_completed",),
         )
-    if isinstance(said, (Placeholder, Unknown, Denied, NotStarted)):
-        return said
-    return None
+    return said
 
 
 def _status(said: Placeholder | Outcome | None) -> str:
@@ -106,7 +105,7 @@ def _seconds(duration: object) -> float | None:
 
 def session_of_output(text: str) -> str | None:
     """The session a command went on in, by its output."""
-    found = _SESSION.search(text[:200])
+    found = _SESSION.search(text[:_HEAD])
     return found[1] if found else None
 
 

@@ -1,0 +1,140 @@
+"""What the provider runs and the client has a say in: programs and approvals."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from stopkit.normalizer.dialects.openai_responses_bench import Bench, Cell, Item, safe_id, tool_name
+from stopkit.normalizer.dialects.openai_responses_shapes import MAX_ID, program_caller
+from stopkit.normalizer.engine import Call, Verdict, made_up_outcome
+from stopkit.normalizer.result import Location
+from stopkit.normalizer.wording import APPROVAL_NEVER_GIVEN
+from stopkit.outcome import Denied, NotStarted, Placeholder, Running
+
+
+def settle_programs(bench: Bench) -> None:
+    """A program without output, that is not open, leaves with what it owns (OAI-PROG-1)."""
+    past = bench.context.past
+    programs: dict[str, Cell] = {}
+    answered = {call_id for call_id, known in past.items() if known.content is not None}
+    for cell in bench.cells():
+        call_id = cell.item.get("call_id") or ""
+        if cell.kind == "program":
+            if not call_id or call_id in programs:
+                note = "A program that nothing can refer to: its call_id is another's, or none."
+                bench.leave(cell, "OAI-ID-4" if call_id else "OAI-ID-3", note)
+            else:
+                programs[call_id] = cell
+        elif cell.kind == "program_output":
+            known = call_id in programs or call_id in past
+            if known and call_id not in answered:
+                answered.add(call_id)
+            elif known or not (bench.chained and call_id):
+                bench.output_to_text(cell, call_id, known)
+    spoken = bench.last_spoken()
+    for call_id, cell in list(programs.items()):
+        if call_id in answered:
+            continue
+        if cast("int", cell.where[0]) < spoken:
+            del programs[call_id]
+            bench.leave(cell, "OAI-PROG-1", "A program that never came to its end.")
+        else:
+            cell.live = True
+    if not bench.chained:
+        for cell in list(bench.cells()):
+            owner = program_caller(cell.item) if cell.kind in ("call", "output") else None
+            if owner is not None and owner not in programs and owner not in past:
+                _disown(bench, cell)
+    for call_id in programs:
+        if len(call_id) > MAX_ID:
+            _rename_program(bench, call_id, bench.free_id(safe_id(call_id)))
+
+
+def _disown(bench: Bench, cell: Cell) -> None:
+    """What a program owned and cannot stay without it: an output's text does."""
+    call_id = cell.item.get("call_id") or ""
+    if cell.kind == "output":
+        bench.output_to_text(cell, call_id, False, rule="OAI-PROG-1")
+        return
+    call = bench.call(cell)
+    evidence = bench.context.evidences.of(call_id)
+    outcome = made_up_outcome(call, evidence)
+    bench.result.decisions[cell.where] = (call, Verdict(outcome=outcome))
+    bench.leave(cell, "OAI-PROG-1", "A call of a program that is not in the input.", outcome.status)
+
+
+def _rename_program(bench: Bench, old: str, new: str) -> None:
+    for cell in bench.cells():
+        if cell.kind in ("program", "program_output") and cell.item.get("call_id") == old:
+            cell.own()["call_id"] = new
+            note = f"The program and what it owns now refer to {new}."
+            where: Location = (*cell.where, "call_id")
+            bench.say("renamed", "OAI-ID-3", where, note, cell=cell, removed=old)
+        elif program_caller(cell.item) == old:
+            cell.own()["caller"] = {**cell.item["caller"], "caller_id": new}
+
+
+def settle_approvals(bench: Bench) -> None:
+    requests: dict[str, Cell] = {}
+    for cell in bench.cells():
+        if cell.kind == "approval_request":
+            requests.setdefault(cell.item["id"], cell)
+    asked: set[str] = set()
+    answers: dict[str, Cell] = {}
+    for cell in bench.cells():
+        if cell.kind == "approval_request":
+            asked.add(cell.item["id"])
+        elif cell.kind == "approval_response":
+            id_ = cell.item["approval_request_id"]
+            if id_ in answers:
+                bench.leave(cell, "OAI-MCP-1", "A second decision about one request.")
+            elif id_ in asked:
+                answers[id_] = cell
+            elif id_ in requests:
+                answers[id_] = cell
+                bench.move_behind(requests[id_], cell, "OAI-MCP-1")
+            elif not bench.chained:
+                bench.leave(cell, "OAI-MCP-1", "A decision about a request that is not here.")
+    for id_, cell in requests.items():
+        if id_ not in answers:
+            _settle_undecided(bench, id_, cell)
+
+
+def _settle_undecided(bench: Bench, id_: str, cell: Cell) -> None:
+    evidence = bench.context.evidences.of(id_)
+    call = Call(id=id_, name=tool_name(cell.item), turn=cell.turn, index=cell.where, item=cell)
+    open_ = bench.context.live == "keep" and evidence is None and cell.turn == bench.turn
+    if open_ or isinstance(evidence, Running):
+        cell.live = True
+        bench.result.decisions[cell.where] = (call, Verdict(pending=True))
+        bench.result.pending.append(id_)
+        return
+    if isinstance(evidence, Denied):
+        response: Item = {
+            "type": "mcp_approval_response",
+            "approval_request_id": id_,
+            "approve": False,
+        }
+        if evidence.reason is not None:
+            response["reason"] = evidence.reason
+        made = Cell(response, "approval_response", cell.where)
+        bench.placed.append((cell, made))
+        bench.result.decisions[cell.where] = (call, Verdict(outcome=evidence))
+        note = "The refusal that the caller knows of."
+        bench.say(
+            "inserted", "OAI-MCP-1", cell.where, note, cell=made, call_id=id_, outcome="denied"
+        )
+        return
+    if evidence is None or isinstance(evidence, Placeholder):
+        outcome: Any = NotStarted(
+            reason=APPROVAL_NEVER_GIVEN, evidence=("no decision was recorded",)
+        )
+    else:
+        outcome = evidence
+    bench.result.decisions[cell.where] = (call, Verdict(outcome=outcome))
+    bench.leave(
+        cell,
+        "OAI-MCP-1",
+        "Nobody decided about this request, and nobody can now.",
+        outcome.status,
+    )
