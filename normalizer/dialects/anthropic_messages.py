@@ -45,6 +45,7 @@ from stopkit.normalizer.engine import (
     outcome_of_result,
     settle,
 )
+from stopkit.normalizer.errors import HistoryError
 from stopkit.normalizer.models import binds_thinking, refuses_prefill
 from stopkit.normalizer.plain import path_of, to_plain
 from stopkit.normalizer.result import CallOutcome, Hint, Location, Splice
@@ -312,8 +313,13 @@ def end(items: list[Any], request: Mapping[str, Any]) -> tuple[bool, list[Hint]]
         return False, [_needs_user_turn("There is no message to answer.")]
     last = items[-1]
     if not isinstance(last, dict):
-        last = to_plain(last, (len(items) - 1,), API)
-    content = last.get("content") if isinstance(last, dict) else None
+        try:
+            last = to_plain(last, (len(items) - 1,), API)
+        except HistoryError:
+            return False, []
+    if not isinstance(last, dict):
+        return False, []
+    content = last.get("content")
     blocks = content if isinstance(content, list) else []
     final = blocks[-1] if blocks and isinstance(blocks[-1], dict) else {}
     if last.get("role") == "assistant":

@@ -75,7 +75,11 @@ class Message:
         if not self.touched:
             return self.source
         kept = {key: value for key, value in self.item.items() if key not in RESPONSE_FIELDS}
-        return {**kept, "role": self.role, "content": [cell.block for cell in self.cells]}
+        content: object = [cell.block for cell in self.cells]
+        if len(self.cells) == 1 and self.cells[0].where == self.where and "content" in kept:
+            # String content that nothing joined stays a string.
+            content = self.cells[0].block["text"]
+        return {**kept, "role": self.role, "content": content}
 
 
 @dataclass(slots=True, eq=False)
@@ -170,16 +174,24 @@ def comparable(block: Item) -> object:
 
 
 def calls_of(items: list[Any]) -> Iterator[tuple[Location, Item]]:
-    """Every client call of a history, with where it stands."""
+    """Every client call of a history, with where it stands; what is no message is passed over."""
     for index, message in enumerate(items):
-        plain = message if isinstance(message, dict) else to_plain(message, (index,), API)
+        plain = message if isinstance(message, dict) else _plain_or_nothing(message)
         content = plain.get("content") if plain.get("role") == "assistant" else None
         if isinstance(content, list):
             for position, block in enumerate(content):
                 if not isinstance(block, dict):
-                    block = to_plain(block, (index, "content", position), API)
-                if isinstance(block, dict) and block.get("type") == "tool_use":
+                    block = _plain_or_nothing(block)
+                if block.get("type") == "tool_use":
                     yield (index, "content", position), block
+
+
+def _plain_or_nothing(value: Any) -> Item:
+    try:
+        plain = to_plain(value, (), API)
+    except HistoryError:
+        return {}
+    return plain if isinstance(plain, dict) else {}
 
 
 def results_behind(items: list[Any], index: int) -> tuple[dict[str, Item], int]:

@@ -340,6 +340,16 @@ class Reader:
 
     def _clean(self, message: Message) -> list[Message]:
         """The message without what may not stand in it; none, or split where a result stands."""
+        content = message.item.get("content")
+        if isinstance(content, str) and blank(content) and message.role != "system":
+            self.record.add(
+                "removed",
+                "ANT-EMPTY-2" if content else "ANT-EMPTY-3",
+                message.where,
+                "A message without any character that is not white space.",
+                removed=message.source,
+            )
+            return []
         was_empty = not message.cells
         fallback = max(
             (at for at, cell in enumerate(message.cells) if cell.kind == "fallback"), default=-1
@@ -421,8 +431,7 @@ class Reader:
             return [cell]
         if text:
             return self._gone("ANT-EMPTY-2", cell, "A text of white space only.")
-        rule = "ANT-EMPTY-1" if len(cell.where) > 1 else "ANT-EMPTY-3"
-        return self._gone(rule, cell, "A text without any character.")
+        return self._gone("ANT-EMPTY-1", cell, "A text without any character.")
 
     def _clean_thinking(self, message: Message, cell: Cell) -> list[Cell]:
         self.thinking = True

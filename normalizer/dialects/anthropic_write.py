@@ -81,8 +81,9 @@ class Writer:
         at_end = region.stop == len(self.items)
         if system:
             out += [as_user_note(self.record, message) for message in system]
-        if carried:
-            out += self._carry_out(region, carried)
+        for cell in carried:
+            self._say_deferred(cell, gone=True)
+        self.result.deferred += [cell.block for cell in carried]
         if region.start == 0 and not self.context.follows:
             self._open_with_user(region, out)
         if at_end:
@@ -275,14 +276,17 @@ class Writer:
                     continue
                 message.cells = [cell for cell in message.cells if cell.kind == "tool_result"]
                 message.touched = True
-                carried = [*carried, *rest]
+                carried += rest
             exchange.users = [message for message in exchange.users if not message.empty]
             return carried
-        home = next((m for m in exchange.users if m.role == "user"), None)
-        if not carried or home is None:
+        if not carried:
             return carried
         for cell in carried:
             self._say_deferred(cell)
+        home = next((m for m in exchange.users if m.role == "user"), None)
+        if home is None:
+            exchange.users.insert(0, Message("user", carried, carried[0].where))
+            return []
         home, at = _behind_results(exchange.users, home)
         home.cells[at:at] = carried
         home.touched = True
@@ -298,17 +302,6 @@ class Writer:
             became=None if gone else cell.block,
             removed=cell.block if gone else None,
         )
-
-    def _carry_out(self, region: Region, carried: list[Cell]) -> list[Message]:
-        last = region.exchanges[-1]
-        if last.results_only:
-            for cell in carried:
-                self._say_deferred(cell, gone=True)
-            self.result.deferred += [cell.block for cell in carried]
-            return []
-        for cell in carried:
-            self._say_deferred(cell)
-        return [Message("user", carried, carried[0].where)]
 
     def _place_system(self, exchange: Exchange, waiting: list[Message]) -> list[Message]:
         own = [m for m in exchange.users if m.role == "system" and m.cells]

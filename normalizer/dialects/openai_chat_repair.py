@@ -24,6 +24,7 @@ from stopkit.normalizer.dialects.openai_chat_shapes import (
     good_name,
     is_json_object,
     path,
+    plainly_fine,
 )
 from stopkit.normalizer.engine import Call, Result, Verdict, attribute, settle
 from stopkit.normalizer.errors import HistoryError
@@ -120,6 +121,7 @@ class _Repair:
     def __init__(self, items: list[Any], found: Scan, context: Context) -> None:
         self.items = items
         self.spans = found.spans
+        self.clean_turns = found.turns
         self.context = context
         self.record = Recorder()
         self.result = Repaired()
@@ -186,6 +188,10 @@ class _Repair:
 
     def _read(self, index: int) -> _Entry:
         item = source = self.items[index]
+        role: str
+        if index in self.clean_turns or plainly_fine(source):
+            role = source["role"]
+            return _Entry(role, source, source, (index,), recorded=source, tool=role == "tool")
         odd: list[Unsound] = []
         if not is_plain(source):
             item = to_plain(source, (index,), API)
@@ -198,7 +204,7 @@ class _Repair:
             if not part.surrogate:
                 where = path_of(API, part.location)
                 raise HistoryError(part.message, path=where, rule="GEN-JSON-1")
-        role: str = item["role"]
+        role = item["role"]
         entry = _Entry(role, item, source, (index,), tool=role == "tool", flawed=bool(wrong or odd))
         if odd:
             entry.rewrite(replace_surrogates(item))

@@ -6,13 +6,19 @@ dict of the expected length with the expected keys has no other keys.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import orjson
 
-from stopkit.normalizer.dialects.openai_chat_shapes import MAX_ID, block_end, flaws, ids_of
+from stopkit.normalizer.dialects.openai_chat_shapes import (
+    MAX_ID,
+    block_end,
+    flaws,
+    ids_of,
+    plainly_fine,
+)
 from stopkit.normalizer.plain import is_plain
 
 Span: TypeAlias = tuple[int, int]
@@ -28,6 +34,8 @@ class Scan:
     """
 
     spans: list[Span]
+    turns: dict[int, None]
+    """The assistant messages with calls that are clean in themselves, in order."""
 
 
 def scan(
@@ -42,7 +50,7 @@ def scan(
     # judged by `flaws` behind it.  An exception here only means "not plain".
     spans: list[Span] = []
     strays: dict[int, str] = {}  # answers without a call in their turn, by index
-    turns: list[int] = []  # the clean assistant messages with calls
+    turns: dict[int, None] = {}
     names: set[str] = set()
     loads = orjson.loads
     longest = MAX_ID
@@ -116,12 +124,13 @@ def scan(
                     if ids[0] != ids[1] if len(ids) == 2 else ids and len(set(ids)) == len(ids):
                         start = at
                         waiting = ids
-                        turns.append(at)
+                        turns[at] = None
                         continue
         except (LookupError, TypeError, AttributeError, ValueError):
             pass
 
-        odd = bool(flaws(message, at)) or not is_plain(message)
+        fine = plainly_fine(message)
+        odd = not fine and (bool(flaws(message, at)) or not is_plain(message))
         role = message.get("role") if isinstance(message, dict) else None
         if role == "tool":
             call_id = message.get("tool_call_id")
@@ -147,11 +156,13 @@ def scan(
             waiting = []
             loose = set()
             _add(spans, start, at)
+        if fine and role == "user":
+            continue
         if role == "assistant":
             start = at
             odd = odd or message.get("function_call") is not None
             if not odd and message.get("tool_calls"):
-                turns.append(at)
+                turns[at] = None
                 for call in message["tool_calls"]:
                     waiting.append(call["id"])
                     if call["type"] == "function":
@@ -164,7 +175,7 @@ def scan(
     if strays or touch:
         needed = _turns_of(strays, touch, turns, items)
         spans = _joined([*spans, *((at, block_end(items, at)) for at in needed)])
-    return Scan(spans)
+    return Scan(spans, turns)
 
 
 def _add(spans: list[Span], start: int, stop: int) -> None:
@@ -175,7 +186,7 @@ def _add(spans: list[Span], start: int, stop: int) -> None:
 
 
 def _turns_of(
-    strays: dict[int, str], touch: frozenset[str], turns: list[int], items: list[Any]
+    strays: dict[int, str], touch: frozenset[str], turns: Iterable[int], items: list[Any]
 ) -> set[int]:
     """The turn of the latest call before each stray tool message that has its id, and the turns
     with a call in `touch`.

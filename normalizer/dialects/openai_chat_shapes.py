@@ -130,6 +130,27 @@ def ids_of(message: Any) -> set[str]:
     return {call["id"] for call in calls_of(message) if isinstance(call.get("id"), str)}
 
 
+def plainly_fine(message: Any) -> bool:
+    """True for the commonest messages without flaws; what is False is for `flaws` to say."""
+    if message.__class__ is not dict:
+        return False
+    content = message.get("content")
+    if content.__class__ is not str or not content.isascii():
+        return False
+    match message.get("role"):
+        case "tool":
+            call_id = message.get("tool_call_id")
+            if call_id.__class__ is not str or not call_id.isascii():
+                return False
+            return len(message) == 3 and 0 < len(call_id) <= MAX_ID
+        case "user":
+            return len(message) == 2
+        case "assistant":
+            return len(message) == 2 and content != ""
+        case _:
+            return False
+
+
 def flaws(message: Any, at: int) -> list[Flaw]:
     """Everything that is wrong with one message by itself, in no particular order."""
     if not isinstance(message, dict):

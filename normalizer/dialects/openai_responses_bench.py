@@ -68,6 +68,8 @@ class Cell:
 
 @dataclass(slots=True, eq=False)
 class Region:
+    """The items from `start` up to `stop`, not included."""
+
     start: int
     stop: int
     cells: list[Cell] = field(default_factory=list)
@@ -183,17 +185,16 @@ class Bench:
     def free_id(self, wanted: str) -> str:
         """A call_id that nothing in the input has: `wanted`, or with a number."""
         used = self.used_ids()
+        new = wanted
         base = wanted[: MAX_ID - 8]
-        number = self.numbers.get(wanted, 1)
-        new = wanted if number == 1 else f"{base}-{number}"
         while new in used or new in self.context.past:
-            number += 1
+            self.numbers[base] = number = self.numbers.get(base, 1) + 1
             new = f"{base}-{number}"
-        self.numbers[wanted] = number
         used.add(new)
         return new
 
     def call(self, cell: Cell) -> Call:
+        """The call as the engine reads it; one without call_id gets an id of its own."""
         call_id = cell.item.get("call_id")
         if call_id is None:
             family = BY_CALL[type_of(cell.item)]
@@ -212,6 +213,7 @@ class Bench:
     def output_to_text(
         self, cell: Cell, call_id: str, second: bool, *, rule: str = "OAI-PAIR-2"
     ) -> None:
+        """An output without a call, or the `second` of one, as attributed text where it stands."""
         text = text_of(cell.item) or None
         if second:
             note = "A second output: marked data where it arrived."
@@ -248,6 +250,7 @@ class Bench:
         return -1
 
     def account(self) -> None:
+        """Turn what was said into changes, now that each item is what it will be."""
         record = Recorder()
         for kind, rule, where, cell, note, call_id, outcome, removed in self.said:
             became = None if cell is None or cell.gone else cell.item

@@ -75,6 +75,7 @@ def _rename_program(bench: Bench, old: str, new: str) -> None:
 
 
 def settle_approvals(bench: Bench) -> None:
+    """One decision for each request, and nobody's but the one that was made (OAI-MCP-1)."""
     requests: dict[str, Cell] = {}
     for cell in bench.cells():
         if cell.kind == "approval_request":

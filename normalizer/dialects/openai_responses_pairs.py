@@ -69,6 +69,8 @@ class Elsewhere:
 
 
 def settle_calls(bench: Bench) -> None:
+    """Answer every call once, and give every output a place."""
+    elsewhere = Elsewhere(bench.items, bench.regions, bench.context.past)
     calls: dict[str, list[Call]] = {}
     results: dict[str, list[Result]] = {}
     families: dict[str, list[Family]] = {}
@@ -101,8 +103,8 @@ def settle_calls(bench: Bench) -> None:
             if result is not None:
                 results.setdefault(type_of(cell.item), []).append(result)
     for output in list(results):
-        for orphan in attribute(calls.get(output, ()), results[output], bench.elsewhere):
-            _settle_orphan(bench, orphan)
+        for orphan in attribute(calls.get(output, ()), results[output], elsewhere):
+            _settle_orphan(bench, orphan, elsewhere.get(orphan.id))
     for call in every:
         _settle(bench, call)
     _write_ids(bench, every)
@@ -299,9 +301,9 @@ def _deliver(bench: Bench, call: Call, result: Result) -> None:
     )
 
 
-def _settle_orphan(bench: Bench, result: Result) -> None:
+def _settle_orphan(bench: Bench, result: Result, answered: Answered | None) -> None:
+    """An output that no call of the regions takes; `answered` is the call elsewhere, if any."""
     cell: Cell = result.item
-    answered = bench.elsewhere.get(result.id)
     if answered is None:
         if not bench.chained or not 0 < len(result.id) <= MAX_ID:
             bench.output_to_text(cell, result.id, False)
