@@ -46,6 +46,8 @@ class Repaired:
     changes: list[RawChange] = field(default_factory=list)
     decisions: dict[Location, tuple[Call, Verdict]] = field(default_factory=dict)
     """What was decided about each call that was looked at, by where it stands in the input."""
+    looked: list[tuple[int, int]] = field(default_factory=list)
+    """The half-open stretches of the input that were looked at."""
     pending: list[str] = field(default_factory=list)
     deferred: list[Any] = field(default_factory=list)
     """Blocks held back for the next user turn."""

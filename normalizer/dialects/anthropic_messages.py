@@ -8,7 +8,7 @@ its user turn.  What did not change is the same object.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from stopkit.normalizer.dialects.anthropic_blocks import (
@@ -51,7 +51,7 @@ from stopkit.normalizer.plain import path_of, to_plain
 from stopkit.normalizer.result import CallOutcome, Hint, Location, Splice
 from stopkit.normalizer.wording import fold, late_note, orphan_note
 from stopkit.normalizer.work import Answered, Context, LazyElsewhere, Recorder, Repaired, spliced
-from stopkit.outcome import Outcome, Unknown
+from stopkit.outcome import Evidence, Outcome, Unknown
 
 
 def repair(items: list[Any], found: Scan, context: Context) -> Repaired:
@@ -88,7 +88,9 @@ class _Pairing:
         self.record = record
         self.regions = regions
         self.turn = last_turn
-        self.result = Repaired()
+        self.result = Repaired(looked=[(region.start, region.stop) for region in regions])
+        self.calls: list[Call] = []
+        self.counted = False
         self.elsewhere = LazyElsewhere(self._index_elsewhere, context.past, found.ids)
 
     def pair(self) -> Repaired:
@@ -101,8 +103,9 @@ class _Pairing:
                     for cell in message.cells:
                         if cell.block["type"] == "tool_result":
                             results.append(result_of(exchange.turn, message, cell))
-        if self.context.evidences.by_occurrence or self.context.past:
-            self._count_occurrences(calls)
+        self.calls = calls
+        if self.context.evidences.by_occurrence:
+            self._count_occurrences()
         orphans = attribute(calls, results, self.elsewhere)
         for result in orphans:
             self._settle_orphan(result)
@@ -132,6 +135,8 @@ class _Pairing:
                 removed=cell.block,
             )
             take_out(message, cell)
+        if verdict.deliver or verdict.announce is not None:
+            self._count_occurrences()
         for result in verdict.deliver:
             self._to_text(
                 result,
@@ -203,16 +208,16 @@ class _Pairing:
         cell.block, cell.behind = block, media
         message.touched = True
 
-    def _count_occurrences(self, calls: list[Call]) -> None:
-        counts: dict[str, int] = {
-            call_id: answered.occurrence for call_id, answered in self.context.past.items()
-        }
-        numbers: dict[Location, int] = {}
-        for where, block in calls_of(self.items):
-            call_id = client_id(block, "id")
-            counts[call_id] = numbers[where] = counts.get(call_id, 0) + 1
-        for call in calls:
-            call.occurrence = numbers.get(call.index, 1)
+    def _count_occurrences(self) -> None:
+        """Number the calls that share an id.  Most repairs never ask."""
+        if self.counted:
+            return
+        self.counted = True
+        ours = {call.index: call for call in self.calls}
+        spans = [(region.start, region.stop) for region in self.regions]
+        for where, _, occurrence in counted_calls(self.items, spans, ours, self.context.past):
+            if where in ours:
+                ours[where].occurrence = occurrence
 
     def _index_elsewhere(self) -> Mapping[str, Answered]:
         index: dict[str, Answered] = {}
@@ -236,36 +241,55 @@ class _Pairing:
 
 def outcomes(items: list[Any], repaired: Repaired, context: Context) -> Iterator[CallOutcome]:
     """What became of every client-run call of the input, in order."""
-    counts: dict[str, int] = {
-        call_id: answered.occurrence for call_id, answered in context.past.items()
-    }
     results: dict[str, Item] = {}
     behind = -1
-    for where, block in calls_of(items):
+    for where, block, occurrence in counted_calls(
+        items, repaired.looked, repaired.decisions, context.past
+    ):
         call_id = client_id(block, "id")
-        counts[call_id] = occurrence = counts.get(call_id, 0) + 1
         evidence = context.evidences.of(call_id, occurrence)
-        name = str(block.get("name"))
         decided = repaired.decisions.get(where)
         if decided is not None:
-            outcome, synthetic = _decided(decided[0], decided[1], context)
+            outcome, synthetic = _decided(decided[1], evidence)
         else:
             index = cast("int", where[0])
             if index >= behind:
                 results, behind = results_behind(items, index)
-            found = results.get(call_id)
-            if found is None:
-                # A copy that collapsed into another call, or one that left with its message.
-                counts[call_id] = occurrence - 1
-                continue
+            found = results[call_id]
             text, is_error = text_of(found), found.get("is_error")
             outcome = outcome_of_result(text, is_error, evidence)
             synthetic = is_synthetic(text, is_error, evidence)
-        yield CallOutcome(call_id, occurrence, name, outcome, synthetic)
+        yield CallOutcome(call_id, occurrence, str(block.get("name")), outcome, synthetic)
 
 
-def _decided(call: Call, verdict: Verdict, context: Context) -> tuple[Outcome, bool]:
-    evidence = context.evidences.of(call.id, call.occurrence)
+def counted_calls(
+    items: list[Any],
+    looked: Sequence[tuple[int, int]],
+    ours: Container[Location],
+    past: Mapping[str, Answered],
+) -> Iterator[tuple[Location, Item, int]]:
+    """Every call with its number among those of its id.
+
+    In the stretches that were looked at, only `ours` are calls: the rest were copies, or left.
+    """
+    counts: dict[str, int] = {}
+    at = 0
+    for where, block in calls_of(items):
+        index = cast("int", where[0])
+        while at < len(looked) and looked[at][1] <= index:
+            at += 1
+        if at < len(looked) and looked[at][0] <= index and where not in ours:
+            continue
+        call_id = client_id(block, "id")
+        before = counts.get(call_id)
+        if before is None:
+            known = past.get(call_id)
+            before = known.occurrence if known else 0
+        counts[call_id] = before + 1
+        yield where, block, before + 1
+
+
+def _decided(verdict: Verdict, evidence: Evidence | None) -> tuple[Outcome, bool]:
     if verdict.pending:
         return Unknown(reason="still running"), False
     if verdict.announce is not None:

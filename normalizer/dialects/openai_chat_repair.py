@@ -9,7 +9,7 @@ tool messages, then the rest.  What did not change is the same object.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
@@ -79,9 +79,9 @@ class _Entry:
     """It is recorded as a tool message."""
     made: bool = False
     """It is ours, or stands for a result that could not stay one."""
-    parts: list[tuple[Location, Item]] = field(default_factory=list)
+    parts: Sequence[tuple[Location, Item]] = ()
     """What a tool message may not hold."""
-    cells: list[_Cell] = field(default_factory=list)
+    cells: Sequence[_Cell] = ()
 
     def rewrite(self, item: Item) -> None:
         self.item = item
@@ -298,36 +298,39 @@ class _Repair:
             cell.clean = False
 
     def _collect_calls(self, turn: _Turn, entry: _Entry) -> None:
-        copies: dict[str, set[bytes]] = {}
-        kept: list[_Cell] = []
-        twice = len({id_of(cell.block) for cell in entry.cells}) < len(entry.cells)
+        if len(entry.cells) > 1 and entry.flawed:
+            self._drop_copies(entry)
         for cell in entry.cells:
-            call_id = id_of(cell.block)
-            if twice:
-                known = copies.setdefault(call_id, set())
-                own = json.dumps(cell.block, sort_keys=True).encode()
-                if own in known:
-                    entry.touched = True
-                    self.record.add(
-                        "removed",
-                        "CHAT-ID-1",
-                        cell.where,
-                        "An identical copy of a call in its message.",
-                        call_id=call_id,
-                        removed=cell.block,
-                    )
-                    continue
-                known.add(own)
-            kept.append(cell)
+            block = cell.block
             turn.calls.append(
                 Call(
-                    id=call_id,
-                    name=name_of(cell.block),
-                    turn=turn.number,
-                    index=cell.where,
-                    item=cell,
+                    id_of(block),
+                    name_of(block),
+                    turn.number,
+                    cell.where,
+                    cell,
                     incomplete=cell.incomplete,
                 )
+            )
+
+    def _drop_copies(self, entry: _Entry) -> None:
+        """Let identical copies of a call collapse; other calls with its id stay."""
+        seen: set[bytes] = set()
+        kept: list[_Cell] = []
+        for cell in entry.cells:
+            own = json.dumps(cell.block, sort_keys=True).encode()
+            if own not in seen:
+                seen.add(own)
+                kept.append(cell)
+                continue
+            entry.touched = True
+            self.record.add(
+                "removed",
+                "CHAT-ID-1",
+                cell.where,
+                "An identical copy of a call in its message.",
+                call_id=id_of(cell.block),
+                removed=cell.block,
             )
         entry.cells = kept
 
@@ -619,7 +622,7 @@ class _Repair:
     def _merge(self, call: Call, entry: _Entry, others: list[_Entry]) -> None:
         for other in others:
             self._clean_content(other, call.id)
-            entry.parts += other.parts
+            entry.parts = [*entry.parts, *other.parts]
         contents = [one.item["content"] for one in (entry, *others)]
         merged: Any
         if all(isinstance(content, str) for content in contents):
@@ -662,10 +665,11 @@ class _Repair:
             texts = [part for part in content if part["type"] == "text"]
             if len(texts) == len(content):
                 return
-            for at, part in enumerate(content):
-                if part["type"] != "text":
-                    where: Location = (*entry.where, "content", at)
-                    entry.parts.append((where, part))
+            entry.parts = [
+                ((*entry.where, "content", at), part)
+                for at, part in enumerate(content)
+                if part["type"] != "text"
+            ]
             entry.rewrite({**entry.item, "content": texts or ""})
 
     def _media_message(self, head: _Entry, parts: list[tuple[Location, Item]]) -> _Entry:

@@ -29,7 +29,7 @@ from stopkit.normalizer.plain import to_plain
 from stopkit.normalizer.result import CallOutcome, Hint, Splice
 from stopkit.normalizer.wording import fold
 from stopkit.normalizer.work import Context, Repaired
-from stopkit.outcome import Denied, Outcome, Unknown
+from stopkit.outcome import Denied, Outcome, Placeholder, Unknown
 
 Item = dict[str, Any]
 
@@ -80,11 +80,11 @@ def _decided(call: Call, verdict: Verdict, context: Context) -> tuple[Outcome, b
         return verdict.announce, True
     if verdict.outcome is not None:
         return verdict.outcome, True
-    if verdict.deliver:
-        late = verdict.deliver[0]
-        return outcome_of_result(late.text, late.is_error, None), False
     kept = verdict.keep
     assert kept is not None
+    if verdict.deliver and (kept.standin is not None or isinstance(evidence, Placeholder)):
+        late = verdict.deliver[0]
+        return outcome_of_result(late.text, late.is_error, None), True
     known = [kept, *verdict.merge]
     text = fold(known[0].text, [result.text for result in known[1:]])
     failed = any(result.is_error for result in known) or kept.is_error

@@ -95,6 +95,10 @@ class _Scan:
         self.names: set[str] = set()
         self.other_ids: list[str] = []
         self.other_call_ids: list[str] = []
+        self.strays: set[str] = set()
+        """The call_ids of outputs in spans."""
+        self.spanned: set[str] = set()
+        """The call_ids of calls that are known to be in spans."""
         self.foreign = False
         """An item is no dict: what it holds is not known here."""
 
@@ -106,6 +110,10 @@ class _Scan:
             found = _widened(self.items, found, self._unsound())
         if self._ids_recur():
             found = _widened(self.items, found, _recurring(self.items))
+        far = self.strays - self.spanned
+        if not far.isdisjoint(self.call_ids):
+            # An output may belong to a call that seemed answered: they are looked at together.
+            found = _widened(self.items, found, _holding(self.items, frozenset(far)))
         if self.touch and not self.touch.isdisjoint(self.call_ids + self.other_call_ids):
             found = _widened(self.items, found, _holding(self.items, self.touch))
         return _joined(found)
@@ -187,7 +195,11 @@ class _Scan:
                 if open_ and kind_of(item) == "user":
                     stop = n  # what stood open before it is the span; its own turn may be fine
                 else:
+                    if n == border and kind_of(item) == "output":
+                        border = self._group_start(n, spans[-1][1] if spans else 0)
                     stop, item = self._next_stretch(n, entries)
+                for key in open_:
+                    self.spanned.add(key if key.__class__ is str else key[1])
                 open_.clear()
                 if stop < 0:
                     spans.append((border, len(items)))
@@ -242,6 +254,33 @@ class _Scan:
             self.other_ids.append(id_)
         return True
 
+    def _group_start(self, n: int, floor: int) -> int:
+        """Where the calls begin that output `n` follows, if its own is among them; else `n`."""
+        items = self.items
+        wanted = items[n].get("call_id")
+        if wanted.__class__ is not str:
+            return n
+        calls: set[str] = set()
+        needed: set[str] = set()
+        at = n
+        while at > floor:
+            before = items[at - 1]
+            kind = kind_of(before)
+            if not needed and calls and kind != "call" and kind != "reasoning":
+                break
+            if kind == "output":
+                needed.add(before["call_id"])
+            elif kind == "call":
+                calls.add(before["call_id"])
+                needed.discard(before["call_id"])
+            elif not calls and not needed:
+                return n
+            at -= 1
+        if wanted not in calls:
+            return n
+        self.spanned |= calls
+        return at
+
     def _next_stretch(self, n: int, entries: Iterator[tuple[int, Any]]) -> tuple[int, Any]:
         """Go on to where the next stretch may begin; note the ids on the way."""
         self._note(self.items[n])
@@ -266,6 +305,11 @@ class _Scan:
             call_id = made_call_id(item)
             if call_id is not None:
                 self.other_call_ids.append(call_id)
+                self.spanned.add(call_id)
+            elif kind == "output":
+                answers = item.get("call_id", item.get("id"))
+                if answers.__class__ is str:
+                    self.strays.add(answers)
 
     def _ids_are_sound(self) -> bool:
         """Whether the ids and names that the loop took unseen are as the API wants them."""
