@@ -19,7 +19,7 @@ bench: $(BENCH)/.installed
 	@$(BENCH)/bin/python benchmarks/histories.py --out docs/benchmarks.md --plot docs/img/histories.svg
 
 docs: $(VENV)/.installed
-	@$(BIN)/python -m stopkit.normalizer.rules > docs/rules.md
+	@$(BIN)/python tests/rules_table.py > docs/rules.md
 
 clean:
 	rm -rf $(VENV) $(BENCH) build dist *.egg-info

@@ -11,6 +11,7 @@ hand one tool's output to another call.
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -186,6 +187,12 @@ def _nothing_known() -> Outcome:
     return Unknown(reason=NO_RESULT)
 
 
+def pending_outcome(evidence: Evidence | None) -> Outcome:
+    """The outcome of a call that is left open: nobody knows yet."""
+    reason = "still running" if isinstance(evidence, Running) else "left open"
+    return Unknown(reason=reason)
+
+
 def made_up_outcome(call: Call, evidence: Evidence | None) -> Outcome:
     """The outcome of a call without any result."""
     if evidence is not None and not isinstance(evidence, (Running, Placeholder)):
@@ -285,16 +292,16 @@ def _with_news(call: Call, only: Result, evidence: Evidence, last_turn: int) -> 
     says_more = evidence.output is not None or (
         isinstance(standin, (Placeholder, Unknown)) and not isinstance(evidence, Unknown)
     )
-    same = not isinstance(standin, Placeholder) and _told(standin) == _told(evidence)
-    if same or not says_more:
+    if same_outcome(standin, evidence) or not says_more:
         return Verdict(keep=only)
     if only.turn == call.turn and call.turn < last_turn:
         return Verdict(keep=only, announce=evidence)
     return Verdict(keep=only, rewrite=True, outcome=evidence)
 
 
-def _told(outcome: Outcome) -> object:
-    return outcome.model_dump(exclude={"evidence"})
+def same_outcome(standin: Standin, known: Evidence) -> bool:
+    """Whether a stand-in already says what is known."""
+    return standin.model_dump(exclude={"evidence"}) == known.model_dump(exclude={"evidence"})
 
 
 def _choose(call: Call, evidence: Evidence | None, last_turn: int) -> Verdict:
@@ -312,24 +319,30 @@ def _choose(call: Call, evidence: Evidence | None, last_turn: int) -> Verdict:
     if answered and all(r.turn > call.turn for r in recorded):
         # The model went on from the placeholder; what arrived later is told where it arrived.
         keep = answered[0]
-        first, *copies = recorded
-        drop = [r for r in standins if r is not keep]
-        drop += [r for r in copies if r.content == first.content]
-        deliver = [first, *(r for r in copies if r.content != first.content)]
-        return Verdict(keep=keep, drop=drop, deliver=deliver)
+        firsts: dict[str, Result] = {}
+        copies = [r for r in recorded if firsts.setdefault(_key(r), r) is not r]
+        drop = [*(r for r in standins if r is not keep), *copies]
+        return Verdict(keep=keep, drop=drop, deliver=list(firsts.values()))
     recorded_in_place = [r for r in recorded if r.turn == call.turn]
     keep = recorded_in_place[0] if recorded_in_place else recorded[0]
     drop, merge, deliver = standins, list[Result](), list[Result]()
+    known = {_key(keep)}
     for result in recorded:
         if result is keep:
             continue
-        if result.content == keep.content or any(r.content == result.content for r in merge):
+        if _key(result) in known:
             drop.append(result)
         elif result.turn > keep.turn and recorded_in_place:
             deliver.append(result)
         else:
             merge.append(result)
+        known.add(_key(result))
     return Verdict(keep=keep, merge=merge, drop=drop, deliver=deliver)
+
+
+def _key(result: Result) -> str:
+    """The same for results of the same content."""
+    return json.dumps(result.content, sort_keys=True, default=repr)
 
 
 class Evidences:
@@ -350,7 +363,7 @@ class Evidences:
         for key, value in given.items():
             if not isinstance(key, str):
                 raise EvidenceError(f"the call id {key!r} is no string", path="evidence")
-            parsed = _parsed(key, value)
+            parsed = parsed_evidence(key, value)
             self._by_id[key] = parsed
             base, mark, count = key.rpartition("#")
             if mark and count.isdigit() and base:
@@ -378,7 +391,8 @@ class Evidences:
 NO_EVIDENCE: Final = Evidences(None)
 
 
-def _parsed(key: str, value: Evidence | Mapping[str, object]) -> Evidence:
+def parsed_evidence(key: str, value: Evidence | Mapping[str, object]) -> Evidence:
+    """The evidence for a call, from itself or from its plain-dict form; else EvidenceError."""
     try:
         return parse_evidence(value)
     except ValidationError as error:
@@ -412,6 +426,9 @@ __all__ = [
     "is_synthetic",
     "made_up_outcome",
     "outcome_of_result",
+    "parsed_evidence",
+    "pending_outcome",
     "read_standin",
+    "same_outcome",
     "settle",
 ]

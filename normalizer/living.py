@@ -12,13 +12,20 @@ from dataclasses import replace
 from typing import Any, Final, cast
 
 from stopkit.history import Api
-from stopkit.normalizer.engine import Evidences, Live, read_standin
+from stopkit.normalizer.engine import (
+    Evidences,
+    Live,
+    Standin,
+    parsed_evidence,
+    read_standin,
+    same_outcome,
+)
 from stopkit.normalizer.errors import HistoryError
 from stopkit.normalizer.repair import Dialect, dialect
 from stopkit.normalizer.result import CallOutcome, Change, Normalized, Splice
 from stopkit.normalizer.wording import late_note
 from stopkit.normalizer.work import Answered, Context, Repaired, account, spliced
-from stopkit.outcome import Evidence, Placeholder, Running, parse_evidence
+from stopkit.outcome import Evidence, Placeholder, Running
 
 _VERSION: Final = 1
 
@@ -53,11 +60,11 @@ class Normalizer:
         self._sent: list[Any] = []
         self._splices: list[Splice] = []
         self._tail: list[Any] = []
-        self._own: set[int] = set()
-        """Positions in the tail of messages that are ours, not the log's."""
         self._past: dict[str, Answered] = {}
         self._evidence: dict[str, Evidence] = {}
+        self._memory: Any = None
         self._deferred: list[Any] = []
+        self._news: dict[tuple[str, int], str] = {}
         self._told: set[tuple[str, int]] = set()
 
     @property
@@ -66,7 +73,7 @@ class Normalizer:
 
     def __len__(self) -> int:
         """How many items were handed in."""
-        return self._log_length + len(self._tail) - len(self._own)
+        return self._log_length + len(self._tail)
 
     def extend(self, items: Iterable[object]) -> None:
         """Append recorded messages or items.
@@ -90,8 +97,7 @@ class Normalizer:
         Raises:
             EvidenceError: `evidence` is none.
         """
-        Evidences({call_id: evidence})
-        known = parse_evidence(evidence)
+        known = parsed_evidence(call_id, evidence)
         self._evidence[call_id] = known
         base, mark, count = call_id.rpartition("#")
         name, occurrence = (base, int(count)) if mark and count.isdigit() else (call_id, 0)
@@ -99,14 +105,11 @@ class Normalizer:
         if answered is None or isinstance(known, (Running, Placeholder)):
             return
         occurrence = occurrence or answered.occurrence
-        if occurrence > answered.occurrence or (name, occurrence) in self._told:
+        if occurrence != answered.occurrence or (name, occurrence) in self._told:
             return
-        if occurrence == answered.occurrence and not answered.standin:
+        if answered.standin is None or same_outcome(answered.standin, known):
             return
-        self._told.add((name, occurrence))
-        text = late_note(name, occurrence, known.output, known.status)
-        self._own.add(len(self._tail))
-        self._tail.append(self._speaks.user_message(text))
+        self._news[name, occurrence] = late_note(name, occurrence, known.output, known.status)
 
     def request(self) -> Normalized[object]:
         """The history as the next request may carry it, with the account of what is new in it.
@@ -118,19 +121,17 @@ class Normalizer:
         Raises:
             HistoryError: two parts, each fine, do not make a history; the path names the place.
         """
-        tail, own = list(self._tail), set(self._own)
+        tail = list(self._tail)
+        recorded = len(tail)
         if self._deferred and any(self._speaks.is_models(item) for item in tail):
-            own.add(len(tail))
             tail.append(self._speaks.user_message(self._deferred))
+        tail += [self._speaks.user_message(text) for text in self._news.values()]
         context = self._context()
-        found = self._speaks.scan(
-            tail, self._request, context.evidences.ids, follows=bool(self._sent)
-        )
-        repaired = self._speaks.repair(tail, found, context) if found.spans else Repaired()
+        repaired = self._repaired(tail, context)
         new = spliced(tail, repaired.splices)
         history = self._sent + new
         may_end, hints = self._speaks.end(history, self._request)
-        splices = [*self._splices, *self._splices_of(tail, own, repaired, new)]
+        splices = [*self._splices, *self._splices_of(tail, recorded, repaired, new)]
         hints += repaired.hints
         hints += self._speaks.hints(history, splices[len(self._splices) :], context)
         offset = self._log_length
@@ -162,8 +163,16 @@ class Normalizer:
             if call_id in self._past:
                 before[call_id] = self._past[call_id]
         if sendable:
-            self._freeze(tail, own, new, splices, repaired.deferred)
+            self._freeze(recorded, new, splices, repaired.deferred)
         return result
+
+    def _repaired(self, items: list[Any], context: Context) -> Repaired:
+        speaks = self._speaks
+        found = speaks.scan(items, self._request, context.evidences.ids, follows=context.follows)
+        if items and speaks.must_look(self._memory, items):
+            found.spans[:] = [(0, len(items))]
+            found.odd[:] = [0]
+        return speaks.repair(items, found, context) if found.spans else Repaired()
 
     def _context(self) -> Context:
         return Context(
@@ -173,40 +182,40 @@ class Normalizer:
             live=self._live,
             past=self._past,
             follows=bool(self._sent),
+            memory=self._memory,
         )
 
     def _splices_of(
-        self, tail: list[Any], own: set[int], repaired: Repaired, new: list[Any]
+        self, tail: list[Any], recorded: int, repaired: Repaired, new: list[Any]
     ) -> list[Splice]:
-        """The repair of the tail over the whole log."""
-        if not repaired.splices and not own:
-            return []
+        """The repair of the tail over the whole log; behind `recorded` items it is our own."""
         at = len(self._sent)
-        if own:
-            recorded = tuple(item for place, item in enumerate(tail) if place not in own)
-            return [Splice(self._log_length, recorded, at, tuple(new))]
+        if len(tail) > recorded:
+            return [Splice(self._log_length, tuple(tail[:recorded]), at, tuple(new))]
         return [
             Splice(s.start + self._log_length, s.before, s.start_after + at, s.after)
             for s in repaired.splices
         ]
 
     def _freeze(
-        self,
-        tail: list[Any],
-        own: set[int],
-        new: list[Any],
-        splices: list[Splice],
-        deferred: list[Any],
+        self, recorded: int, new: list[Any], splices: list[Splice], deferred: list[Any]
     ) -> None:
+        self._take_in(new)
+        self._sent += new
+        self._splices = splices
+        self._log_length += recorded
+        self._tail = []
+        self._told.update(self._news)
+        self._news = {}
+        self._deferred = list(deferred)
+
+    def _take_in(self, new: list[Any]) -> None:
+        """Know the calls of a frozen part, and what else its format asks of later ones."""
         for call_id, content in self._speaks.answered(new):
             known = self._past.get(call_id)
             occurrence = known.occurrence + 1 if known else 1
-            self._past[call_id] = Answered(occurrence, content, _is_standin(content))
-        self._sent += new
-        self._splices = splices
-        self._log_length += len(tail) - len(own)
-        self._tail, self._own = [], set()
-        self._deferred = list(deferred)
+            self._past[call_id] = Answered(occurrence, content, _standin_of(content))
+        self._memory = self._speaks.remember(self._memory, new)
 
     def dump(self) -> dict[str, object]:
         """The repair record of what was sent, as JSON: store it beside the append-only log.
@@ -246,55 +255,49 @@ class Normalizer:
         Raises:
             HistoryError: the record is none of ours, or the log is shorter than it says.
         """
-        data = cast("dict[str, Any]", dict(record))
         try:
-            if data["version"] != _VERSION:
-                raise HistoryError(f"unknown version {data['version']!r}", path="record.version")
-            made = cls(data["api"], request=data["request"], live=data["live"])
-            length = int(data["log_length"])
-            if length > len(log):
-                raise HistoryError(
-                    f"the log has {len(log)} items, the record {length}", path="record.log_length"
-                )
-            sent = list(log[:length])
-            splices: list[Splice] = []
-            offset = 0
-            for row in data["splices"]:
-                start, count, after = int(row["start"]), int(row["count"]), tuple(row["after"])
-                splices.append(
-                    Splice(start, tuple(log[start : start + count]), start + offset, after)
-                )
-                offset += len(after) - count
-            made._splices = splices
-            made._sent = list(spliced(sent, splices))
-            made._log_length = length
-            made._deferred = list(data["deferred"])
-            made._evidence = {
-                call_id: parse_evidence(known) for call_id, known in data["evidence"].items()
-            }
-            made._told = {(str(call_id), int(number)) for call_id, number in data["told"]}
-        except (KeyError, TypeError, AttributeError) as error:
+            made, length = cls._from_record(cast("dict[str, Any]", dict(record)), log)
+        except HistoryError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise HistoryError(f"not a repair record: {error!r}", path="record") from None
-        for call_id, content in made._speaks.answered(made._sent):
-            known = made._past.get(call_id)
-            occurrence = known.occurrence + 1 if known else 1
-            made._past[call_id] = Answered(occurrence, content, _is_standin(content))
         made.extend(log[length:])
         return made
 
+    @classmethod
+    def _from_record(cls, data: dict[str, Any], log: Sequence[object]) -> tuple[Normalizer, int]:
+        if data["version"] != _VERSION:
+            raise HistoryError(f"unknown version {data['version']!r}", path="record.version")
+        made = cls(data["api"], request=data["request"], live=data["live"])
+        length = int(data["log_length"])
+        if not 0 <= length <= len(log):
+            raise HistoryError(
+                f"the log has {len(log)} items, the record speaks of {length}",
+                path="record.log_length",
+            )
+        offset = 0
+        for row in data["splices"]:
+            start, count, after = int(row["start"]), int(row["count"]), tuple(row["after"])
+            before = tuple(log[start : start + count])
+            made._splices.append(Splice(start, before, start + offset, after))
+            offset += len(after) - count
+        made._sent = list(spliced(list(log[:length]), made._splices))
+        made._log_length = length
+        made._deferred = list(data["deferred"])
+        made._told = {(str(call_id), int(number)) for call_id, number in data["told"]}
+        made._take_in(made._sent)
+        for call_id, known in data["evidence"].items():
+            made.resolve(call_id, known)
+        return made, length
 
-def _is_standin(content: object) -> bool:
-    """Whether a result, in the dialect's comparable form, only stands for one."""
-    text, is_error = _text_of(content)
-    return read_standin(text, is_error) is not None
 
-
-def _text_of(content: object) -> tuple[str, bool | None]:
+def _standin_of(content: object) -> Standin | None:
+    """What a result, in the dialect's comparable form, says of itself."""
     match content:
         case (inner, bool() as is_error):
-            return _joined(inner), is_error
+            return read_standin(_joined(inner), is_error)
         case _:
-            return _joined(content), None
+            return read_standin(_joined(content), None)
 
 
 def _joined(value: object) -> str:

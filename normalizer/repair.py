@@ -74,6 +74,17 @@ class Dialect(Protocol):
         """Iterate over `(call_id, comparable result)` of a sendable history."""
         ...
 
+    def remember(self, memory: Any, items: list[Any]) -> Any:
+        """What later repairs have to know of a frozen part, `items` being new in it.
+
+        `memory` is what this function gave for the part before, or None; it may be changed.
+        """
+        ...
+
+    def must_look(self, memory: Any, items: list[Any]) -> bool:
+        """Whether what is remembered asks for a look at the start of `items`, clean or not."""
+        ...
+
     def user_message(self, blocks: Any) -> Any:
         """A user message of one text, or of the dialect's blocks."""
         ...
@@ -140,6 +151,8 @@ def check(
         items, found = _plain_items(items, api)
         found += speaks.violations(items, given)
     may_end, hints = speaks.end(items, given)
+    if found:
+        hints = []
     hints += speaks.hints(items, [], _context(api, given))
     return Checked(
         api=api,
@@ -188,6 +201,9 @@ def normalize(
     repaired = speaks.repair(items, found, context) if found.spans else Repaired()
     out = spliced(items, repaired.splices)
     may_end, hints = speaks.end(out, given)
+    if repaired.pending:
+        # What is needed is the result of a call, whatever else the end would ask for.
+        hints = []
     if found.spans or given:
         hints += repaired.hints + speaks.hints(out, repaired.splices, context)
     return Normalized(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stopkit.history import Api
-from stopkit.normalizer.engine import Call, Evidences, Live, RawChange, Verdict
+from stopkit.normalizer.engine import Call, Evidences, Live, RawChange, Standin, Verdict
 from stopkit.normalizer.plain import path_of
 from stopkit.normalizer.result import Change, ChangeKind, Hint, Location, Splice
 from stopkit.outcome import Status
@@ -20,8 +20,8 @@ class Answered:
     occurrence: int
     content: object
     """The result's content, to tell a copy from another result."""
-    standin: bool = False
-    """The result only stands for one."""
+    standin: Standin | None = None
+    """What the result says of itself, where it only stands for one."""
 
 
 @dataclass(slots=True)
@@ -36,6 +36,8 @@ class Context:
     """Calls of an earlier, frozen part of the history, by id: the newest of each."""
     follows: bool = False
     """The items go on from such a part: their first message need not be the user's."""
+    memory: Any = None
+    """What else the dialect has to know of that part (its `remember`)."""
 
 
 @dataclass(slots=True)

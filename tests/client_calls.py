@@ -6,6 +6,7 @@ approval counts as a call, and the decision as its result.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -46,6 +47,41 @@ def call_ids(api: Api, items: Sequence[Any]) -> list[str]:
 def unanswered(api: Api, items: Sequence[Any]) -> list[Key]:
     """The calls without a result, sorted."""
     return sorted((Counter(calls(api, items)) - Counter(results(api, items))).elements())
+
+
+def without_results(api: Api, items: list[Any]) -> list[Any]:
+    """The history as it was before any call had its result."""
+    if api != "anthropic.messages":
+        return [item for item in items if not results(api, [item])]
+    kept: list[Any] = []
+    for message in items:
+        content = message["content"]
+        if isinstance(content, list):
+            content = [block for block in content if block["type"] != "tool_result"]
+        if content:
+            kept.append({**message, "content": content})
+    return kept
+
+
+def strings_of(value: object) -> Iterator[str]:
+    """Every string in a JSON value, and in the JSON that strings hold."""
+    match value:
+        case str():
+            yield value
+            if value[:1] in ("{", "["):
+                try:
+                    yield from strings_of(json.loads(value))
+                except ValueError:
+                    pass
+        case dict():
+            for key, inner in value.items():
+                yield key
+                yield from strings_of(inner)
+        case list() | tuple():
+            for inner in value:
+                yield from strings_of(inner)
+        case _:
+            pass
 
 
 def _read(api: Api, items: Sequence[Any]) -> Iterator[tuple[bool, Key]]:

@@ -6,11 +6,13 @@ their rules, as `rule path scope`.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
-A = "anthropic.messages"
-R = "openai.responses"
-C = "openai.chat"
+from stopkit import Api
+
+A: Final = "anthropic.messages"
+R: Final = "openai.responses"
+C: Final = "openai.chat"
 Item: TypeAlias = dict[str, Any]
 Shape: TypeAlias = tuple[str, list[Any], Item, list[str]]
 """Name, items, the rest of the request, violations."""
@@ -763,10 +765,10 @@ CHAT: list[Shape] = [
     ),
 ]
 
-SHAPES: tuple[tuple[str, list[Shape]], ...] = ((A, ANTHROPIC), (R, RESPONSES), (C, CHAT))
+SHAPES: tuple[tuple[Api, list[Shape]], ...] = ((A, ANTHROPIC), (R, RESPONSES), (C, CHAT))
 """The shapes of each API."""
 
-REPAIRS: dict[str, dict[str, list[str]]] = {
+REPAIRS: dict[Api, dict[str, list[str]]] = {
     A: {
         "open at the end": ["inserted ANT-PAIR-1 messages.1.content.0"],
         "half answered": ["inserted ANT-PAIR-1 messages.1.content.0"],
@@ -993,3 +995,12 @@ REPAIRS: dict[str, dict[str, list[str]]] = {
 
 `refused` is a `HistoryError` instead.  No change: nothing truthful can be done, and a hint says so.
 """
+
+OPEN: dict[Api, list[Any]] = {
+    A: [HI, model(call("a"), call("b"))],
+    R: [ASK, fc("a"), fc("b")],
+    C: [HI, calls("a", "b")],
+}
+"""A last turn with two open calls."""
+
+APIS = tuple(OPEN)

@@ -243,8 +243,9 @@ def test_a_file_written_meanwhile_is_left_alone(tmp_path: Path) -> None:
     perform = workers.perform
 
     def while_it_works(task: Any, job: Any) -> Any:
-        with path.open("ab") as other:
-            other.write(lines(CLEAN))
+        if path.stat().st_size == len(lines(BROKEN, BROKEN)):
+            with path.open("ab") as other:
+                other.write(lines(CLEAN))
         return perform(task, job)
 
     with mock.patch.object(workers, "perform", while_it_works):

@@ -349,6 +349,11 @@ def test_scan_includes_the_turn_of_a_late_answer(items: list[Any]) -> None:
     assert spans[-1][1] == len(late)
 
 
+def test_scan_includes_the_turns_that_the_caller_knows_more_of() -> None:
+    items = [calls(call("a")), tool("a"), user(), calls(call("b")), tool("b"), says()]
+    assert scan(items, {}, frozenset({"b", "elsewhere"})).spans == [(3, 5)]
+
+
 @pytest.mark.parametrize("items", VALID.values(), ids=VALID.keys())
 def test_scan_passes_plain_histories(items: list[Any]) -> None:
     legacy_items = [at for at, item in enumerate(items) if item["role"] == "function"]

@@ -12,13 +12,16 @@ import pytest
 import strategies
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.types.chat import ChatCompletionMessage, ChatCompletionMessageFunctionToolCall
+from openai.types.chat.chat_completion_message_function_tool_call import Function
 
-from stopkit.normalizer import HistoryError, Normalized, Normalizer, check, normalize
+from stopkit import Api
+from stopkit.normalizer import CallOutcome, HistoryError, Normalized, Normalizer, check, normalize
 from stopkit.normalizer.dialects.openai_chat import violations
 from stopkit.normalizer.wording import late_note, made_up, orphan_note
 from stopkit.outcome import NotStarted, Placeholder, Running, Stopped, Succeeded, Unknown
 
-API = "openai.chat"
+API: Api = "openai.chat"
 CASES = Path(__file__).parent / "data" / "cases"
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
 Item = dict[str, Any]
@@ -313,6 +316,31 @@ def test_a_late_result_behind_an_answered_placeholder_is_marked_data() -> None:
     assert history(out) == out
 
 
+def test_a_late_result_names_the_occurrence_of_its_call() -> None:
+    first = [calls(call()), tool(content="one"), says()]
+    second = [calls(call()), tool(content="aborted"), says(), user()]
+    out = history([*first, *second, tool(content="late")])
+    assert out == [*first, *second, user(late_note("c1", 2, "late"))]
+
+
+def test_evidence_goes_by_the_id_that_was_recorded() -> None:
+    long_id = "i" * 50
+    result = mended([calls(call(long_id)), tool(long_id, "x")], evidence={long_id: Stopped()})
+    assert [(one.call_id, one.status) for one in result.outcomes] == [(long_id, "stopped")]
+
+
+def test_the_sdk_objects_are_taken_as_they_are() -> None:
+    function_ = Function(name="read", arguments="{}")
+    made = ChatCompletionMessageFunctionToolCall(id="c1", type="function", function=function_)
+    message = ChatCompletionMessage(role="assistant", content=None, tool_calls=[made])
+    result = mended([user(), message])
+    assert result.history == [user(), message, tool(content=unknown)]
+    assert result.history[1] is message
+    assert [one.call_id for one in result.outcomes] == ["c1"]
+    copied = mended([user(), message, message])
+    json.dumps([one.removed for one in copied.changes])
+
+
 def test_a_copy_of_a_result_that_came_late_leaves() -> None:
     items = [calls(call()), tool(), says(), user(), tool()]
     assert history(items) == items[:4]
@@ -354,12 +382,12 @@ def test_a_running_call_stays_open() -> None:
 
 
 def test_live_keep_holds_back_what_may_not_follow_an_open_call() -> None:
-    items = [calls(call("a"), call("b")), tool("a", [text("r"), IMAGE]), tool("x", "lost")]
+    items = [calls(call("a"), call("b")), tool("a", [text("r"), IMAGE]), tool("x", "lost"), user()]
     result = mended(items, live="keep")
     assert result.history == [calls(call("a"), call("b")), tool("a", [text("r")])]
     assert check(result.history, api=API).valid
     held = [one.removed for one in result.changes if one.kind == "deferred"]
-    assert held == [IMAGE, text(orphan_note("x", "lost"))]
+    assert held == [IMAGE, user(orphan_note("x", "lost")), user()]
 
 
 def test_live_keep_leaves_an_open_legacy_call() -> None:
@@ -447,7 +475,7 @@ def test_public_bugs(case: Item) -> None:
         kind, *_, words = wanted.split(":") if ":" in wanted else ("", wanted)
         if kind in ("text", "result"):
             assert json.dumps(words)[1:-1] in written
-    outcomes = {}
+    outcomes: dict[str, CallOutcome] = {}
     for one in result.outcomes:
         outcomes.setdefault(one.call_id, one)
         outcomes[f"{one.call_id}#{one.occurrence}"] = one
@@ -515,11 +543,8 @@ def test_a_repair_is_deterministic_and_idempotent(items: list[Any]) -> None:
 def test_a_kept_open_history_is_a_legal_prefix(items: list[Any]) -> None:
     result = mended(items, live="keep")
     out = list(result.history)
-    behind_open = [one for one in violations(out, {}) if one.scope == "prefix"]
-    # Words that a user said while a call was open stay where they were said.
-    assert {one.rule for one in behind_open} <= {"CHAT-PAIR-1", "CHAT-FN-1"}
-    if behind_open:
-        assert out[-1]["role"] not in ("assistant", "tool", "function")
+    assert [one for one in violations(out, {}) if one.scope == "prefix"] == []
+    assert mended(out, live="keep").splices == ()
     assert nothing_lost(items, result) == []
 
 

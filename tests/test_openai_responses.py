@@ -13,13 +13,20 @@ import strategies
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stopkit.normalizer.dialects.openai_responses import scan, violations
+from stopkit.normalizer.dialects import openai_responses
+from stopkit.normalizer.dialects.openai_responses import violations
 from stopkit.normalizer.dialects.openai_responses_shapes import BY_CALL, FIELDS, inspect
-from stopkit.normalizer.plain import sound
+from stopkit.normalizer.plain import is_plain
 from stopkit.normalizer.rules import RULES
 
 API = "openai.responses"
 Item = dict[str, Any]
+
+
+def scan(
+    items: list[Any], given_request: Item, touch: frozenset[str] = frozenset()
+) -> list[tuple[int, int]]:
+    return openai_responses.scan(items, given_request, touch).spans
 
 
 def user(content: Any = "hi", **more: Any) -> Item:
@@ -457,7 +464,7 @@ def assert_covered(items: list[Any], given_request: dict[str, Any]) -> None:
     looked = {n for first, stop in spans for n in range(first, stop)}
     for one in violations(items, given_request):
         assert int(one.path.split(".")[1]) in looked, one
-    assert all(n in looked or sound(item) for n, item in enumerate(items))
+    assert all(n in looked or is_plain(item) for n, item in enumerate(items))
     borders = [0, *(n for span in spans for n in span), len(items)]
     for first, stop in zip(borders[::2], borders[1::2], strict=True):
         told = violations(items[first:stop], given_request)

@@ -13,13 +13,21 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from brute import violations
-from client_calls import APIS, call_ids, calls, results, unanswered
+from client_calls import (
+    APIS,
+    call_ids,
+    calls,
+    results,
+    strings_of,
+    unanswered,
+    without_results,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import damaged_history, requests, texts_of, valid_history
@@ -35,48 +43,32 @@ more = settings(max_examples=120)
 _STATUSES = [*STATUSES, "running", "placeholder"]
 
 
-def evidence_for(ids: Sequence[str]) -> st.SearchStrategy[dict[str, Item]]:
+facts = st.fixed_dictionaries(
+    {"status": st.sampled_from(_STATUSES)},
+    optional={
+        "reason": st.sampled_from(["queue dropped", 'line\nbreak ]\n{"', "é 日本 \U0001f600"]),
+        "cause": st.sampled_from(["user", "deadline"]),
+        "output": st.sampled_from(["", "evidence output", "a\nOutput:\nb]\n"]),
+        "key": st.just("op_abc"),
+    },
+)
+
+
+def evidence_for(open_ids: list[str], ids: list[str]) -> st.SearchStrategy[dict[str, Item]]:
     """Words about some of the calls, by id and by occurrence, and about one that is not there."""
-    fact = st.fixed_dictionaries(
-        {"status": st.sampled_from(_STATUSES)},
-        optional={
-            "reason": st.sampled_from(["queue dropped", "line\nbreak ]\n{\"", "é 日本 \U0001f600"]),
-            "cause": st.sampled_from(["user", "deadline"]),
-            "output": st.sampled_from(["", "evidence output", "a\nOutput:\nb]\n"]),
-            "key": st.just("op_abc"),
-        },
-    )
-    keys = [*ids, *(f"{call_id}#2" for call_id in ids), "call_nowhere"]
-    return st.dictionaries(st.sampled_from(sorted(keys)), fact, max_size=4)
+    others = [*ids, *(f"{call_id}#2" for call_id in ids), "call_nowhere"]
+    keys = st.sampled_from(sorted(others))
+    if open_ids:
+        keys = st.one_of(st.sampled_from(open_ids), st.sampled_from(open_ids), keys)
+    return st.dictionaries(keys, facts, max_size=4)
 
 
 @st.composite
 def cases(draw: st.DrawFn, api: Api) -> tuple[list[Item], dict[str, Item], Item]:
     """(history, evidence, request)"""
     history = draw(st.one_of(valid_history(api), damaged_history(api)))
-    ids = [call_id for call_id in call_ids(api, history) if isinstance(call_id, str)]
-    return history, draw(evidence_for(ids)), draw(requests(api))
-
-
-def strings_of(value: object) -> Iterator[str]:
-    """Every string in a JSON value, and in the JSON that strings hold."""
-    match value:
-        case str():
-            yield value
-            if value[:1] in ("{", "["):
-                try:
-                    yield from strings_of(json.loads(value))
-                except ValueError:
-                    pass
-        case dict():
-            for key, inner in value.items():
-                yield key
-                yield from strings_of(inner)
-        case list() | tuple():
-            for inner in value:
-                yield from strings_of(inner)
-        case _:
-            pass
+    waiting = [call_id for family, call_id in unanswered(api, history) if family != "legacy"]
+    return history, draw(evidence_for(waiting, call_ids(api, history))), draw(requests(api))
 
 
 def everything_in(result: Normalized[Any]) -> str:
@@ -87,6 +79,33 @@ def everything_in(result: Normalized[Any]) -> str:
 
 def prefix_violations(api: Api, history: Sequence[Any], request: Item) -> list[Any]:
     return [entry for entry in violations(api, history, request) if entry[2] == "prefix"]
+
+
+_OPEN = {
+    "ANT-PAIR-1",
+    "OAI-PAIR-1",
+    "OAI-CU-1",
+    "OAI-MCP-1",
+    "CHAT-PAIR-1",
+    "CHAT-FN-1",
+}
+"""The rules that an open call breaks."""
+
+
+def assert_legal(api: Api, result: Normalized[Any], request: Item) -> None:
+    """No rule is broken but by open calls; and those are pending, each once, and nothing else.
+
+    A call that is at work stays open even where words stand behind it already: a made-up result
+    would be a lie, and moving the words would be another.
+    """
+    broken = {rule for rule, _, _ in prefix_violations(api, result.history, request)}
+    assert broken <= (_OPEN if result.pending else set())
+    waiting = unanswered(api, result.history)
+    renamed = sum(change.kind == "renamed" for change in result.changes)
+    named = Counter(call_id for family, call_id in waiting if family != "legacy")
+    # The caller knows a renamed call by its old id.
+    assert (named - Counter(result.pending)).total() <= renamed
+    assert len(waiting) == len(result.pending)
 
 
 # --- check ---------------------------------------------------------------------------------------
@@ -137,9 +156,7 @@ def test_a_valid_history_comes_back_as_the_very_object(api: Api) -> None:
         result = normalize(history, api=api, live="keep")
         assert result.history is history
         assert result.changes == []
-        waiting = [call_id for family, call_id in unanswered(api, history) if family != "legacy"]
-        assert sorted(set(waiting) - set(result.pending)) == []
-        assert bool(result.pending) == bool(unanswered(api, history))
+        assert_legal(api, result, {})
         if not violations(api, history):
             assert normalize(history, api=api).history is history
 
@@ -153,14 +170,16 @@ def test_repaired_histories_are_valid_and_repaired_once(api: Api) -> None:
     def valid(case: tuple[list[Item], dict[str, Item], Item]) -> None:
         history, evidence, request = case
         result = normalize(history, api=api, evidence=evidence, request=request)
-        assert prefix_violations(api, result.history, request) == []
-        assert check(result.history, api=api, request=request).valid
+        assert_legal(api, result, request)
+        checked = check(result.history, api=api, request=request)
+        assert checked.valid == (not prefix_violations(api, result.history, request))
         if result.sendable:
             assert not violations(api, result.history, request)
             assert not result.pending
         again = normalize(list(result.history), api=api, evidence=evidence, request=request)
         assert (again.changes, list(again.history)) == ([], list(result.history))
-        assert normalize(result.history, api=api, evidence=evidence).history is result.history
+        again = normalize(result.history, api=api, evidence=evidence, request=request)
+        assert again.history is result.history
 
     valid()
 
@@ -173,13 +192,9 @@ def test_every_call_of_a_sendable_history_has_one_result(api: Api) -> None:
         history, evidence, _ = case
         result = normalize(history, api=api, evidence=evidence)
         assert not Counter(results(api, result.history)) - Counter(calls(api, result.history))
-        assert _names(unanswered(api, result.history)) == sorted(result.pending)
+        assert_legal(api, result, {})
 
     paired()
-
-
-def _names(keys: list[tuple[str, str]]) -> list[str]:
-    return sorted(call_id for _, call_id in keys)
 
 
 @every_api
@@ -273,40 +288,52 @@ def test_each_call_and_occurrence_has_one_outcome(api: Api) -> None:
         recorded = Counter(call_ids(api, history))
         for call_id, count in Counter(call_id for call_id, _ in told).items():
             assert count <= max(recorded[call_id], 1)
-        left = [family for family, _ in calls(api, result.history) if family in ("tool", "function_call")]
+        left = [
+            family
+            for family, _ in calls(api, result.history)
+            if family in ("tool", "function_call")
+        ]
         assert len(told) >= len(left)
         assert set(result.pending) <= {call_id for call_id, _ in told}
 
     counted()
 
 
+@st.composite
+def unanswered_cases(draw: st.DrawFn, api: Api) -> tuple[list[Item], dict[str, Item]]:
+    """A history without any result, and a word about some of its calls."""
+    history = without_results(api, draw(valid_history(api)))
+    waiting = sorted(set(call_ids(api, history)))
+    keys = st.sampled_from([*waiting, *waiting, *(f"{call_id}#2" for call_id in waiting), "x"])
+    return history, draw(st.dictionaries(keys, facts, max_size=6))
+
+
 @every_api
 def test_without_a_recorded_result_the_evidence_is_the_outcome(api: Api) -> None:
     decided = Counter[str]()
 
-    @more
-    @given(cases(api))
-    def decides(case: tuple[list[Item], dict[str, Item], Item]) -> None:
-        history, evidence, _ = case
-        answered = {call_id for _, call_id in results(api, history)}
+    @settings(max_examples=200)
+    @given(unanswered_cases(api))
+    def decides(case: tuple[list[Item], dict[str, Item]]) -> None:
+        history, evidence = case
         result = normalize(history, api=api, evidence=evidence)
         for entry in result.outcomes:
-            if entry.call_id in answered or entry.call_id not in call_ids(api, history):
-                continue
-            known = evidence.get(f"{entry.call_id}#{entry.occurrence}") or evidence.get(
-                entry.call_id
-            )
+            by_occurrence = evidence.get(f"{entry.call_id}#{entry.occurrence}")
+            known = by_occurrence or evidence.get(entry.call_id)
             status = known["status"] if known else None
+            decided[str(status)] += 1
             if status == "running":
                 assert entry.call_id in result.pending
                 assert not result.sendable
                 assert entry.status == "unknown"
-            elif status == "placeholder" or known is None:
-                assert entry.status in ("unknown", "not_started")
+            elif known is None or status == "placeholder":
+                # A request for approval that nobody decided: its tool did not run.
+                asked = ("approval", entry.call_id) in calls(api, history)
+                assert entry.status == ("not_started" if asked else "unknown")
+                assert entry.synthetic
             else:
                 assert entry.outcome == parse_outcome(known)
                 assert entry.synthetic
-            decided[str(status)] += 1
 
     decides()
     assert set(decided) == {*_STATUSES, "None"}
@@ -320,16 +347,18 @@ def test_live_keep_leaves_the_last_turn_open(api: Api) -> None:
     @given(st.one_of(valid_history(api), damaged_history(api)))
     def keeps(history: list[Item]) -> None:
         result = normalize(history, api=api, live="keep")
-        assert prefix_violations(api, result.history, {}) == []
         seen[bool(result.pending)] += 1
-        assert _names(unanswered(api, result.history)) == sorted(result.pending)
+        assert_legal(api, result, {})
         if result.pending:
             assert not result.sendable
             assert violations(api, result.history)
         assert normalize(result.history, api=api, live="keep").history is result.history
         closed = normalize(result.history, api=api)
         assert closed.pending == ()
-        assert (closed.history is result.history) == (not result.pending) or not closed.sendable
+        if result.pending:
+            assert closed.history is not result.history
+        elif result.sendable:
+            assert closed.history is result.history
 
     keeps()
     assert seen[True]
@@ -359,13 +388,11 @@ def digest(batch: list[Any]) -> str:
 def test_other_processes_give_the_same_bytes(tmp_path: Path) -> None:
     batch: list[Any] = []
 
-    for api in APIS:
+    @given(st.sampled_from(APIS).flatmap(lambda api: st.tuples(st.just(api), cases(api))))
+    def collect(drawn: tuple[Api, tuple[list[Item], dict[str, Item], Item]]) -> None:
+        batch.append([drawn[0], *drawn[1]])
 
-        @given(cases(api))
-        def collect(case: tuple[list[Item], dict[str, Item], Item], api: Api = api) -> None:
-            batch.append([api, *case])
-
-        collect()
+    settings(max_examples=200)(collect)()
     assert len(batch) > 100
     drawn = tmp_path / "batch.json"
     drawn.write_text(json.dumps(batch))

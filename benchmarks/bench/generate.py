@@ -90,10 +90,15 @@ def _history(
     texts = [_prose(rng, rng.randint(440, 560)) for _ in range(257)]
     # Damage may add one message to a turn; the whole must stay within `size`.
     room = size - PER_TURN[api] - (1 if damage else 0)
+    # One turn of so many is damaged, so that a short history has its share too.
+    every = round(1 / damage) if damage else 0
+    hit = -1
     out: list[Item] = []
     index = 0
     while len(out) <= room:
-        kind = rng.choice(kinds) if rng.random() < damage else None
+        if every and index % every == 0:
+            hit = index + rng.randrange(every)
+        kind = rng.choice(kinds) if index == hit else None
         ids = [_call_id(api, index, call) for call in range(2)]
         results = [(call_id, f"{call_id} {rng.choice(texts)}") for call_id in ids]
         between = None

@@ -16,10 +16,12 @@ _HEAD: Final = """\
 
 Made by `make bench`, all in one run, side by side. Nothing below was typed by hand.
 
-- Times are medians. Contestants of a table stand in one process and take turns, a sample each a
-  round, another one first in every round; each size of a history is a fresh process. A ratio is
-  one median by another of the same run.
-- The garbage collector runs as it always does. Freeing what a call made is part of its time.
+- Times are medians, of processor time; `extend` and `--jobs` are by the wall clock. Contestants of
+  a table stand in one process and take turns, a sample each a round, another one first in every
+  round; each size of a history is a fresh process. A ratio is one median by another of the same
+  run.
+- The garbage collector runs as it always does (what was imported is frozen out of it for the
+  shapes alone). Freeing what a call made is part of its time.
 - Histories are parsed from JSON: turns of a question, an answer with two parallel calls, two
   results of about 500 bytes, a closing answer. Damaged: 5 % of the turns have a result missing, a
   result without a call, a result twice, or a user message before the results.

@@ -90,6 +90,7 @@ class _Checker:
         self.messages: list[_Message] = []
         self.markers: list[Location] = []
         self.found: list[tuple[Location, Violation]] = []
+        self.system_told: set[Location] = set()
 
     def say(
         self,
@@ -106,6 +107,11 @@ class _Checker:
                 message = message.replace(f"{{{key}}}", str(value)[:100])
         default: Literal["prefix", "send"] = "send" if row.scope == "send" else "prefix"
         path = path_of("anthropic.messages", location)
+        if rule == "ANT-SYS-1":
+            # Placement and content are one rule: it is told once a message.
+            if location in self.system_told:
+                return
+            self.system_told.add(location)
         self.found.append((location, Violation(rule, path, message, row.grade, scope or default)))
 
     def sorted(self) -> list[Violation]:
@@ -329,8 +335,8 @@ class _Checker:
     def _unanswered(self, calls: dict[str, list[Cell]], answered: set[str], position: int) -> None:
         if len(answered) == len(calls):
             return
-        rest = self.runs[position + 1 :]
-        open_end = not rest or (len(rest) == 1 and _may_grow(rest[0]))
+        behind = len(self.runs) - position - 1
+        open_end = not behind or (behind == 1 and _may_grow(self.runs[-1]))
         for call_id, namesakes in calls.items():
             if call_id not in answered:
                 for _, location in namesakes:
@@ -365,7 +371,8 @@ class _Checker:
 
     def _reply_holds_results_only(self, at: int, server_open: bool, by_program: bool) -> None:
         """ANT-SRV-3 and ANT-SRV-7, on the user messages up to the next assistant run."""
-        for run in self.runs[at + 1 :]:
+        for position in range(at + 1, len(self.runs)):
+            run = self.runs[position]
             if run.role == "assistant":
                 return
             for block, location in run.cells() if run.role == "user" else ():
@@ -436,7 +443,7 @@ class _Checker:
         if prefill_refused:
             self.say("ANT-END-1", where)
         elif prefill_refused is False and last.cells and _ends_in_space(last.cells[-1][0]):
-            self.say("ANT-END-2", where)
+            self.say("ANT-END-2", last.cells[-1][1])
 
     def _starts_with_thinking(self) -> None:
         turn = next((run for run in reversed(self.runs) if run.role == "assistant"), None)

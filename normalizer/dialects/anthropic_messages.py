@@ -33,8 +33,15 @@ from stopkit.normalizer.dialects.anthropic_parts import (
     take_out,
     text_of,
 )
-from stopkit.normalizer.dialects.anthropic_read import FRAGMENT, Reader, as_text, is_fragment
+from stopkit.normalizer.dialects.anthropic_read import (
+    FRAGMENT,
+    Memory,
+    Reader,
+    as_text,
+    is_fragment,
+)
 from stopkit.normalizer.dialects.anthropic_scan import Scan, scan
+from stopkit.normalizer.dialects.anthropic_server import gaps
 from stopkit.normalizer.dialects.anthropic_write import Writer
 from stopkit.normalizer.engine import (
     Call,
@@ -43,6 +50,7 @@ from stopkit.normalizer.engine import (
     attribute,
     is_synthetic,
     outcome_of_result,
+    pending_outcome,
     settle,
 )
 from stopkit.normalizer.errors import HistoryError
@@ -51,7 +59,7 @@ from stopkit.normalizer.plain import path_of, to_plain
 from stopkit.normalizer.result import CallOutcome, Hint, Location, Splice
 from stopkit.normalizer.wording import fold, late_note, orphan_note
 from stopkit.normalizer.work import Answered, Context, LazyElsewhere, Recorder, Repaired, spliced
-from stopkit.outcome import Evidence, Outcome, Unknown
+from stopkit.outcome import Evidence, Outcome
 
 
 def repair(items: list[Any], found: Scan, context: Context) -> Repaired:
@@ -61,7 +69,7 @@ def repair(items: list[Any], found: Scan, context: Context) -> Repaired:
         HistoryError: something in the regions cannot be repaired truthfully; the path names it.
     """
     record = Recorder()
-    reader = Reader(items, found, context.request, record)
+    reader = Reader(items, found, context, record)
     regions = reader.read()
     result = _Pairing(items, found, context, record, regions, reader.turn).pair()
     Writer(items, regions, context, record, result).write()
@@ -291,14 +299,14 @@ def counted_calls(
 
 def _decided(verdict: Verdict, evidence: Evidence | None) -> tuple[Outcome, bool]:
     if verdict.pending:
-        return Unknown(reason="still running"), False
+        return pending_outcome(evidence), False
     if verdict.announce is not None:
         return verdict.announce, True
     if verdict.outcome is not None:
         return verdict.outcome, True
     if verdict.deliver:
         late = verdict.deliver[0]
-        return outcome_of_result(late.text, late.is_error, None), False
+        return outcome_of_result(late.text, late.is_error, None), True
     kept = verdict.keep
     assert kept is not None
     known = [kept, *verdict.merge]
@@ -367,6 +375,41 @@ def end(items: list[Any], request: Mapping[str, Any]) -> tuple[bool, list[Hint]]
     return len(items) <= MAX_MESSAGES, []
 
 
+def remember(memory: Memory | None, items: list[Any]) -> Memory:
+    """What the end of a frozen history asks of what follows; `items` are new in it."""
+    memory = memory or Memory()
+    at = len(items) - 1
+    while at >= 0 and role_of(items[at]) != "assistant":
+        at -= 1
+    if at < 0:
+        return memory
+    turns = [_numbered(item) for item in items if role_of(item) == "assistant"]
+    open_server = gaps(turns, memory.open_server).open_ids
+    while at > 0 and role_of(items[at - 1]) == "assistant":
+        at -= 1
+    calls = [block for _, block in calls_of(items[at:])]
+    alone = gaps([_numbered(item) for item in items[at:] if role_of(item) == "assistant"])
+    results_only = ""
+    if calls and alone.open_ids:
+        results_only = "ANT-SRV-3"
+    elif any(programmatic(block) for block in calls):
+        results_only = "ANT-SRV-7"
+    return Memory(open_server, results_only)
+
+
+def must_look(memory: Memory | None, items: list[Any]) -> bool:
+    """Whether the frozen part has a call open that only the provider can answer."""
+    return memory is not None and bool(memory.open_server or memory.results_only)
+
+
+def _numbered(message: Any) -> list[tuple[Item, int]]:
+    plain = message if isinstance(message, dict) else to_plain(message, (), API)
+    return [
+        (block if isinstance(block, dict) else to_plain(block, (), API), number)
+        for number, block in enumerate(_blocks(plain))
+    ]
+
+
 def user_message(blocks: list[Item] | str) -> Item:
     """A user message of blocks, or of one text."""
     content = [{"type": "text", "text": blocks}] if isinstance(blocks, str) else blocks
@@ -420,19 +463,23 @@ def _programmatic_end(items: list[Any]) -> bool:
 
 
 def _thinking_behind(items: list[Any], first: Splice) -> Location | None:
+    old = _blocks(first.before[0]) if first.before else []
+    new = _blocks(first.after[0]) if first.after else []
     same = 0
-    for old, new in zip(first.before, first.after, strict=False):
-        if old is not new:
-            break
+    while same < min(len(old), len(new)) and old[same] is new[same]:
         same += 1
-    for index in range(first.start_after + same, len(items)):
-        message = items[index]
-        content = message.get("content") if isinstance(message, dict) else None
-        if isinstance(content, list):
-            for position, block in enumerate(content):
-                if isinstance(block, dict) and block.get("type") in THINKING:
-                    return index, "content", position
+    for index in range(first.start_after, len(items)):
+        for position, block in enumerate(_blocks(items[index])):
+            if index == first.start_after and position < same:
+                continue
+            if isinstance(block, dict) and block.get("type") in THINKING:
+                return index, "content", position
     return None
+
+
+def _blocks(message: Any) -> list[Any]:
+    content = message.get("content") if isinstance(message, dict) else None
+    return content if isinstance(content, list) else []
 
 
 def _thinking_hints(items: list[Any], splices: list[Splice], context: Context) -> list[Hint]:
@@ -459,7 +506,9 @@ __all__ = [
     "end",
     "hints",
     "is_models",
+    "must_look",
     "outcomes",
+    "remember",
     "repair",
     "scan",
     "user_message",

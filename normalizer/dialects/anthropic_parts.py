@@ -34,6 +34,8 @@ class Cell:
     """It leaves its message when the message is next tidied."""
     behind: list[Cell] | None = None
     """Cells that join the message right behind it."""
+    nameless: bool = False
+    """A call without a tool name: it cannot have run."""
     cut: bool = False
     """A call that may have been cut by the end of its turn (ANT-STOP-1)."""
 
@@ -53,6 +55,8 @@ class Message:
     source: Any = None
     touched: bool = True
     """Whether it has to be written anew."""
+    after_gap: bool = False
+    """A message of the user's stood before it, and left because there was nothing in it."""
 
     def tidy(self) -> None:
         """Let go of the cells that are gone, and take in those behind others."""
@@ -90,8 +94,8 @@ class Exchange:
     assistants: list[Message] = field(default_factory=list)
     users: list[Message] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
-    results_only: bool = False
-    """The user turn may hold results only (ANT-SRV-3, ANT-SRV-7)."""
+    results_only: str = ""
+    """The rule by which the user turn may hold results only (ANT-SRV-3, ANT-SRV-7), or ""."""
 
 
 @dataclass(slots=True, eq=False)

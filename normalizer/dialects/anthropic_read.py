@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import orjson
@@ -45,24 +46,40 @@ from stopkit.normalizer.dialects.anthropic_server import gaps
 from stopkit.normalizer.engine import Call
 from stopkit.normalizer.errors import HistoryError
 from stopkit.normalizer.models import takes_system_messages
-from stopkit.normalizer.plain import is_plain, path_of, replace_surrogates, to_plain, unsound
+from stopkit.normalizer.plain import (
+    is_plain,
+    path_of,
+    replace_surrogates,
+    sound,
+    to_plain,
+    unsound,
+)
 from stopkit.normalizer.result import Location
 from stopkit.normalizer.wording import misplaced_call_note
-from stopkit.normalizer.work import Recorder
+from stopkit.normalizer.work import Context, Recorder
 
 FRAGMENT: Final = "incomplete_arguments"
 """The key under which call arguments stand that never became a JSON object (ANT-ID-3)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the end of a frozen history asks of what follows it."""
+
+    open_server: frozenset[str] = frozenset()
+    """Provider-run calls that wait for their result."""
+    results_only: str = ""
+    """As `Exchange.results_only`, of the last exchange."""
+
+
 class Reader:
     """Reads the regions of one history; `thinking` says whether any of them holds some."""
 
-    def __init__(
-        self, items: list[Any], found: Scan, request: Mapping[str, Any], record: Recorder
-    ) -> None:
+    def __init__(self, items: list[Any], found: Scan, context: Context, record: Recorder) -> None:
         self.items = items
         self.found = found
-        self.request = request
+        self.request = request = context.request
+        self.memory: Memory = context.memory or Memory()
         self.record = record
         self.tools = tool_names(request)
         self.system_here = takes_system_messages(request.get("model"))
@@ -143,8 +160,15 @@ class Reader:
             if message is not None and not self._is_copy_of(messages, message):
                 messages.append(message)
         cleaned: list[Message] = []
+        gap = False
         for message in messages:
-            cleaned += self._clean(message)
+            parts = self._clean(message)
+            if not parts:
+                gap = gap or message.role != "assistant"
+                continue
+            parts[0].after_gap = gap
+            gap = False
+            cleaned += parts
         region.vanished_first = start > 0 and (not cleaned or cleaned[0].role != "assistant")
         region.exchanges = self._exchanges(cleaned)
         self._server_tools(region, more=stop < len(self.items))
@@ -190,7 +214,12 @@ class Reader:
         current: Exchange | None = None
         for message in messages:
             if message.role == "assistant":
-                if current is None or current.users or not current.assistants:
+                if (
+                    current is None
+                    or current.users
+                    or not current.assistants
+                    or (message.after_gap and _calls_in(current))
+                ):
                     self.turn += 1
                     current = Exchange(self.turn)
                     exchanges.append(current)
@@ -198,6 +227,8 @@ class Reader:
             else:
                 if current is None:
                     current = Exchange(self.turn)
+                    if self.turn == 0:
+                        current.results_only = self.memory.results_only
                     exchanges.append(current)
                 current.users.append(message)
         for exchange in exchanges:
@@ -223,7 +254,7 @@ class Reader:
                     )
                     cell.gone = message.touched = True
                     continue
-                cut = cell.cut or is_fragment(block)
+                cut = cell.cut or cell.nameless or is_fragment(block)
                 name = block["name"]
                 exchange.calls.append(
                     Call(call_id, name, exchange.turn, cell.where, (message, cell), cut)
@@ -236,7 +267,7 @@ class Reader:
     def _server_tools(self, region: Region, *, more: bool) -> None:
         """Drop server calls without result and hosted results without call (ANT-SRV-1, -4)."""
         turns = [exchange for exchange in region.exchanges if exchange.assistants]
-        found = gaps(cells_of(turns))
+        found = gaps(cells_of(turns), self.memory.open_server if region.start == 0 else ())
         for message, cell in found.callless:
             self._drop_cell(message, cell, "ANT-SRV-4")
         last = turns[-1] if turns else None
@@ -252,9 +283,10 @@ class Reader:
         for exchange in turns:
             if exchange.calls:
                 alone = gaps(cells_of([exchange]))
-                exchange.results_only = bool(alone.waiting or alone.lost) or any(
-                    programmatic(call.item[1].block) for call in exchange.calls
-                )
+                if alone.waiting or alone.lost:
+                    exchange.results_only = "ANT-SRV-3"
+                elif any(programmatic(call.item[1].block) for call in exchange.calls):
+                    exchange.results_only = "ANT-SRV-7"
         for exchange in turns:
             for message in exchange.assistants:
                 message.tidy()
@@ -275,6 +307,15 @@ class Reader:
         role = item.get("role")
         if not isinstance(role, str) or role not in ROLES:
             raise misshapen("role: Input should be 'user' or 'assistant'", (index,))
+        if item.get("stop_reason") == "refusal" and role == "assistant":
+            self.record.add(
+                "removed",
+                "ANT-STOP-1",
+                (index,),
+                "The model refused in this turn; its partial output is to be discarded.",
+                removed=source,
+            )
+            return None
         for name in RESPONSE_FIELDS:
             if name in item:
                 touched = True
@@ -300,15 +341,6 @@ class Reader:
                 cells.append(Cell(block, where))
         else:
             raise misshapen("content: Input should be a valid string or list", (index,))
-        if item.get("stop_reason") == "refusal" and role == "assistant":
-            self.record.add(
-                "removed",
-                "ANT-STOP-1",
-                (index,),
-                "The model refused in this turn; its partial output is to be discarded.",
-                removed=source,
-            )
-            return None
         if item.get("stop_reason") == "max_tokens" and cells and cells[-1].kind == "tool_use":
             cells[-1].cut = True
         return Message(role, cells, (index,), item, source, touched)
@@ -324,6 +356,8 @@ class Reader:
                     raise HistoryError(
                         part.message, path=path_of(API, part.location), rule="GEN-JSON-1"
                     )
+                if _in_thinking(item, part.location):
+                    continue
                 self.record.add(
                     "rewritten",
                     "GEN-JSON-1",
@@ -333,7 +367,7 @@ class Reader:
                 )
                 touched = True
             if touched:
-                item = replace_surrogates(item)
+                item = _without_surrogates(item)
         if not isinstance(item, dict):
             raise misshapen("a message is an object", (index,))
         return item, touched
@@ -435,6 +469,10 @@ class Reader:
 
     def _clean_thinking(self, message: Message, cell: Cell) -> list[Cell]:
         self.thinking = True
+        if not sound(cell.block):
+            return self._gone(
+                "GEN-JSON-1", cell, "Signed thinking with a lone surrogate: it cannot be mended."
+            )
         if not signed(cell.block):
             return self._gone(
                 "ANT-THINK-1", cell, "Thinking that was cut before its signature came."
@@ -454,6 +492,8 @@ class Reader:
                 "ANT-ID-3",
                 cell.where,
                 "The arguments were a JSON text: parsed."
+                if isinstance(given, str) and given and whole is not None
+                else "There were no arguments: an empty object."
                 if whole is not None
                 else "The arguments never became a JSON object: kept as they are, under a key that "
                 "says so.",
@@ -464,6 +504,7 @@ class Reader:
             message.touched = True
         name = block.get("name")
         if not isinstance(name, str) or not NAME.match(name):
+            cell.nameless = not (isinstance(name, str) and name.strip())
             block = {**block, "name": _safe_name(name)}
             self.record.add(
                 "renamed",
@@ -631,6 +672,33 @@ class Reader:
                 places += _marker_places(self.items[index], index)
         surplus = len(places) + markers_in_request(self.request) - MAX_MARKERS
         return frozenset(places[: max(surplus, 0)])
+
+
+def _calls_in(exchange: Exchange) -> bool:
+    return any(
+        cell.block["type"] == "tool_use"
+        for message in exchange.assistants
+        for cell in message.cells
+    )
+
+
+def _in_thinking(item: Any, where: Location) -> bool:
+    """Whether a place in a message is inside a signed block, which is left as it is or leaves."""
+    if len(where) < 4 or where[1] != "content":
+        return False
+    block = _at(item, where[1:3])
+    return isinstance(block, dict) and block.get("type") in THINKING
+
+
+def _without_surrogates(item: Item) -> Item:
+    content = item.get("content")
+    mended = cast("Item", replace_surrogates(item))
+    if isinstance(content, list):
+        mended["content"] = [
+            old if isinstance(old, dict) and old.get("type") in THINKING else new
+            for old, new in zip(content, mended["content"], strict=True)
+        ]
+    return mended
 
 
 def _is_copy(seen: dict[str, Cell | set[bytes]], call_id: str, cell: Cell) -> bool:

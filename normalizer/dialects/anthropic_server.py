@@ -32,26 +32,33 @@ class Gaps(Generic[Ref]):
     """Calls that the next assistant message may still answer."""
     callless: list[Ref] = field(default_factory=list)
     """Results whose call is neither in their message nor waiting from an earlier one."""
+    open_ids: frozenset[str] = frozenset()
+    """The ids of all calls that wait, those from before the messages included."""
 
 
-def gaps(messages: Iterable[Sequence[tuple[dict[str, Any], Ref]]]) -> Gaps[Ref]:
-    """Read assistant messages in order; a message is its blocks, each with its name."""
+def gaps(
+    messages: Iterable[Sequence[tuple[dict[str, Any], Ref]]], open_before: Iterable[str] = ()
+) -> Gaps[Ref]:
+    """Read assistant messages in order; a message is its blocks, each with its name.
+
+    `open_before` are calls of an earlier part that wait still.
+    """
     found: Gaps[Ref] = Gaps()
-    before: set[str] = set()
-    waiting: list[tuple[str, Ref]] = []
+    before: set[str] = set(open_before)
+    waiting: list[tuple[str, Ref | None]] = [(call_id, None) for call_id in sorted(before)]
     for cells in messages:
         spoken = [cell for cell in cells if not _silent(cell[0])]
         if not spoken:
             continue
         opening = _opening(spoken) if waiting else set[str]()
         callers = _callers(spoken) if waiting else set[str]()
-        still: list[tuple[str, Ref]] = []
+        still: list[tuple[str, Ref | None]] = []
         for call_id, ref in waiting:
             if call_id in opening:
                 continue
             if call_id in callers:
                 still.append((call_id, ref))
-            else:
+            elif ref is not None:
                 found.lost.append(ref)
         own: set[str] = set()
         answered: set[str] = set()
@@ -70,7 +77,8 @@ def gaps(messages: Iterable[Sequence[tuple[dict[str, Any], Ref]]]) -> Gaps[Ref]:
                 fresh.append((client_id(block, "id"), ref))
         waiting = [*still, *reversed(fresh)]
         before = own | {call_id for call_id, _ in still}
-    found.waiting = [ref for _, ref in waiting]
+    found.waiting = [ref for _, ref in waiting if ref is not None]
+    found.open_ids = frozenset(call_id for call_id, _ in waiting)
     return found
 
 

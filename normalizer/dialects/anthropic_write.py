@@ -70,7 +70,7 @@ class Writer:
 
     def _write_region(self, region: Region) -> list[Any]:
         out: list[Message] = []
-        carried: list[Cell] = []
+        carried: list[tuple[Cell, str]] = []
         system: list[Message] = []
         for exchange in region.exchanges:
             if not region.plain:
@@ -81,9 +81,9 @@ class Writer:
         at_end = region.stop == len(self.items)
         if system:
             out += [as_user_note(self.record, message) for message in system]
-        for cell in carried:
-            self._say_deferred(cell, gone=True)
-        self.result.deferred += [cell.block for cell in carried]
+        for cell, rule in carried:
+            self._say_deferred(cell, rule, gone=True)
+        self.result.deferred += [cell.block for cell, _ in carried]
         if region.start == 0 and not self.context.follows:
             self._open_with_user(region, out)
         if at_end:
@@ -267,8 +267,11 @@ class Writer:
             )
         return merged
 
-    def _defer(self, exchange: Exchange, carried: list[Cell]) -> list[Cell]:
-        """Keep a reply to results only; what else it held goes to the next user turn."""
+    def _defer(self, exchange: Exchange, carried: list[tuple[Cell, str]]) -> list[tuple[Cell, str]]:
+        """Keep a reply to results only; what else it held goes to the next user turn.
+
+        `carried` are the cells held back so far, each with the rule that held it.
+        """
         if exchange.results_only:
             for message in exchange.users:
                 rest = [cell for cell in message.cells if cell.kind != "tool_result"]
@@ -276,29 +279,34 @@ class Writer:
                     continue
                 message.cells = [cell for cell in message.cells if cell.kind == "tool_result"]
                 message.touched = True
-                carried += rest
+                carried += [(cell, exchange.results_only) for cell in rest]
             exchange.users = [message for message in exchange.users if not message.empty]
             return carried
         if not carried:
             return carried
-        for cell in carried:
-            self._say_deferred(cell)
+        for cell, rule in carried:
+            self._say_deferred(cell, rule)
+        cells = [cell for cell, _ in carried]
         home = next((m for m in exchange.users if m.role == "user"), None)
         if home is None:
-            exchange.users.insert(0, Message("user", carried, carried[0].where))
+            exchange.users.insert(0, Message("user", cells, cells[0].where))
             return []
         home, at = _behind_results(exchange.users, home)
-        home.cells[at:at] = carried
+        home.cells[at:at] = cells
         home.touched = True
         return []
 
-    def _say_deferred(self, cell: Cell, *, gone: bool = False) -> None:
+    def _say_deferred(self, cell: Cell, rule: str, *, gone: bool = False) -> None:
+        why = (
+            "While a provider-run call is open the reply holds results only"
+            if rule == "ANT-SRV-3"
+            else "The reply to calls that code made holds results only"
+        )
         self.record.add(
             "deferred",
-            "ANT-SRV-3",
+            rule,
             cell.where,
-            "While a provider-run call is open the reply holds results only: held back for the "
-            "next user turn.",
+            f"{why}: held back for the next user turn.",
             became=None if gone else cell.block,
             removed=cell.block if gone else None,
         )

@@ -6,24 +6,25 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stopkit.normalizer.dialects.openai_chat_check import violations
-from stopkit.normalizer.dialects.openai_chat_repair import (
+from stopkit.normalizer.dialects.openai_chat_parts import (
     API,
     calls_of,
     comparable,
+    counted_calls,
     id_of,
     name_of,
-    repair,
     role_of,
     text_of,
 )
+from stopkit.normalizer.dialects.openai_chat_repair import repair
 from stopkit.normalizer.dialects.openai_chat_scan import scan
 from stopkit.normalizer.dialects.openai_chat_shapes import Item
-from stopkit.normalizer.engine import Call, Verdict, is_synthetic, outcome_of_result
+from stopkit.normalizer.engine import Verdict, is_synthetic, outcome_of_result
 from stopkit.normalizer.plain import to_plain
 from stopkit.normalizer.result import CallOutcome, Hint, Splice
 from stopkit.normalizer.wording import fold
 from stopkit.normalizer.work import Context, Repaired
-from stopkit.outcome import Outcome, Unknown
+from stopkit.outcome import Evidence, Outcome, Unknown
 
 
 def outcomes(items: list[Any], repaired: Repaired, context: Context) -> Iterator[CallOutcome]:
@@ -31,35 +32,28 @@ def outcomes(items: list[Any], repaired: Repaired, context: Context) -> Iterator
 
     A legacy call goes by the id `call_legacy_<index of its message>`.
     """
-    counts = {call_id: known.occurrence for call_id, known in context.past.items()}
-    looked_at = {where[0] for where in repaired.decisions}
     answers: dict[str, Item] = {}
     answers_of = -1
-    for where, block in calls_of(items):
+    for where, block, occurrence in counted_calls(
+        items, repaired.looked, repaired.decisions, context.past
+    ):
         call_id = id_of(block)
-        occurrence = counts.get(call_id, 0) + 1
+        evidence = context.evidences.of(call_id, occurrence)
         decided = repaired.decisions.get(where)
         if decided is not None:
-            outcome, synthetic = _decided(*decided, context)
+            outcome, synthetic = _decided(decided[1], evidence)
         else:
             index = where[0]
             assert isinstance(index, int)
             if index != answers_of:
                 answers, answers_of = _answers(items, index), index
-            found = answers.get(call_id)
-            if found is None or index in looked_at:
-                # A copy that collapsed into another call, or one that left with its message.
-                continue
-            evidence = context.evidences.of(call_id, occurrence)
-            text = text_of(found)
+            text = text_of(answers[call_id])
             outcome = outcome_of_result(text, None, evidence)
             synthetic = is_synthetic(text, None, evidence)
-        counts[call_id] = occurrence
         yield CallOutcome(call_id, occurrence, name_of(block), outcome, synthetic)
 
 
-def _decided(call: Call, verdict: Verdict, context: Context) -> tuple[Outcome, bool]:
-    evidence = context.evidences.of(call.id, call.occurrence)
+def _decided(verdict: Verdict, evidence: Evidence | None) -> tuple[Outcome, bool]:
     if verdict.pending:
         return Unknown(reason="still running"), False
     said = verdict.announce or verdict.outcome

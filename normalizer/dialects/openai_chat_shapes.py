@@ -106,12 +106,6 @@ def is_json_object(text: str) -> bool:
         return False
 
 
-def calls_of(message: Item) -> list[Item]:
-    """The well-formed members of `tool_calls` (objects), in order."""
-    calls = message.get("tool_calls")
-    return [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-
-
 def block_end(items: Sequence[Any], at: int) -> int:
     """The index behind the tool messages that follow the assistant message at `at`."""
     stop = at + 1
@@ -127,7 +121,11 @@ def ids_of(message: Any) -> set[str]:
     """The call ids of an assistant message; none for anything else."""
     if not isinstance(message, dict) or message.get("role") != "assistant":
         return set()
-    return {call["id"] for call in calls_of(message) if isinstance(call.get("id"), str)}
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return set()
+    ids = (call.get("id") for call in calls if isinstance(call, dict))
+    return {call_id for call_id in ids if isinstance(call_id, str)}
 
 
 def plainly_fine(message: Any) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 from stopkit.normalizer.dialects.openai_responses_bench import (
     API,
+    Memory,
     calls_of,
     plain_items,
     user_item,
@@ -24,19 +25,20 @@ from stopkit.normalizer.dialects.openai_responses_shapes import (
     kind_of,
     type_of,
 )
-from stopkit.normalizer.engine import Call, Verdict, is_synthetic, outcome_of_result
+from stopkit.normalizer.engine import Verdict, is_synthetic, outcome_of_result
 from stopkit.normalizer.plain import to_plain
 from stopkit.normalizer.result import CallOutcome, Hint, Splice
-from stopkit.normalizer.wording import fold
+from stopkit.normalizer.wording import NO_RESULT, fold
 from stopkit.normalizer.work import Context, Repaired
-from stopkit.outcome import Denied, Outcome, Placeholder, Unknown
+from stopkit.outcome import Denied, Evidence, Outcome, Placeholder, Running, Unknown
 
 Item = dict[str, Any]
 
 
 def outcomes(items: list[Any], repaired: Repaired, context: Context) -> Iterator[CallOutcome]:
     """What became of every client-run call of the input, in order, and of refused approvals."""
-    counts = {call_id: known.occurrence for call_id, known in context.past.items()}
+    counts: dict[str, int] = {}
+    looked = {n for start, stop in repaired.looked for n in range(start, stop)}
     outputs: dict[str, Item] = {}
     refusals: dict[str, Item] = {}
     for item in plain_items(items):
@@ -52,18 +54,20 @@ def outcomes(items: list[Any], repaired: Repaired, context: Context) -> Iterator
         if decided is not None:
             call, verdict = decided
             call_id = call_id if isinstance(call_id, str) else call.id
-            counts[call_id] = occurrence = counts.get(call_id, 0) + 1
-            outcome, synthetic = _decided(call, verdict, context)
+            occurrence = _counted(counts, call_id, context)
+            outcome, synthetic = _decided(verdict, context.evidences.of(call_id, occurrence))
             yield CallOutcome(call_id, occurrence, call.name, outcome, synthetic)
             continue
         found = (refusals if asked else outputs).get(str(call_id))
         if found is None or not isinstance(call_id, str):
-            continue  # a copy that left, or a request that was granted and is the provider's now
+            continue  # a request that was granted, and is the provider's now
+        if not asked and where[0] in looked:
+            continue  # a copy
         if asked:
             refused = Denied(reason=found.get("reason"), evidence=("a refusal was recorded",))
             yield CallOutcome(call_id, 1, str(item.get("name")), refused, False)
             continue
-        counts[call_id] = occurrence = counts.get(call_id, 0) + 1
+        occurrence = _counted(counts, call_id, context)
         evidence = context.evidences.of(call_id, occurrence)
         text, failed = text_of(found), is_error(found)
         name = item.get("name") or type_of(item).removesuffix("_call")
@@ -72,10 +76,19 @@ def outcomes(items: list[Any], repaired: Repaired, context: Context) -> Iterator
         yield CallOutcome(call_id, occurrence, str(name), outcome, synthetic)
 
 
-def _decided(call: Call, verdict: Verdict, context: Context) -> tuple[Outcome, bool]:
-    evidence = context.evidences.of(call.id, call.occurrence)
+def _counted(counts: dict[str, int], call_id: str, context: Context) -> int:
+    """The number of this call among those with its id."""
+    if call_id not in counts:
+        past = context.past.get(call_id)
+        counts[call_id] = past.occurrence if past is not None else 0
+    counts[call_id] += 1
+    return counts[call_id]
+
+
+def _decided(verdict: Verdict, evidence: Evidence | None) -> tuple[Outcome, bool]:
     if verdict.pending:
-        return Unknown(reason="still running"), False
+        running = isinstance(evidence, Running)
+        return Unknown(reason="still running" if running else NO_RESULT), False
     if verdict.announce is not None:
         return verdict.announce, True
     if verdict.outcome is not None:
@@ -149,6 +162,21 @@ def answered(items: list[Any]) -> Iterator[tuple[str, object]]:
             yield call_id, content
 
 
+def remember(memory: Memory | None, items: list[Any]) -> Memory:
+    """The ids that a frozen part holds; `items` are new in it."""
+    memory = Memory() if memory is None else memory
+    for item in plain_items(items):
+        memory.take_in(item)
+    return memory
+
+
+def must_look(memory: Memory | None, items: list[Any]) -> bool:
+    """Whether one of `items`, clean or not, repeats an id that is frozen."""
+    return memory is not None and any(
+        item.__class__ is not dict or memory.knows(item) for item in items
+    )
+
+
 def user_message(blocks: list[Item] | str) -> Item:
     """A user message of content parts, or of one text."""
     if isinstance(blocks, str):
@@ -168,7 +196,9 @@ __all__ = [
     "end",
     "hints",
     "is_models",
+    "must_look",
     "outcomes",
+    "remember",
     "repair",
     "scan",
     "user_message",

@@ -12,9 +12,19 @@ from hashlib import sha256
 from typing import Any, Final, cast
 
 from stopkit.history import Api
-from stopkit.normalizer.dialects.openai_responses_check import is_chained, is_stateless
+from stopkit.normalizer.dialects.openai_responses_check import (
+    is_chained,
+    is_stateless,
+    made_call_id,
+    own_id,
+)
 from stopkit.normalizer.dialects.openai_responses_clean import is_fragment
-from stopkit.normalizer.dialects.openai_responses_outputs import media_of, text_of
+from stopkit.normalizer.dialects.openai_responses_outputs import (
+    comparable,
+    is_error,
+    media_of,
+    text_of,
+)
 from stopkit.normalizer.dialects.openai_responses_shapes import (
     BY_CALL,
     MAX_ID,
@@ -23,7 +33,7 @@ from stopkit.normalizer.dialects.openai_responses_shapes import (
     kind_of,
     type_of,
 )
-from stopkit.normalizer.engine import Call
+from stopkit.normalizer.engine import Call, Result
 from stopkit.normalizer.plain import to_plain
 from stopkit.normalizer.result import ChangeKind, Location
 from stopkit.normalizer.wording import late_note, orphan_note
@@ -73,6 +83,26 @@ class Region:
     start: int
     stop: int
     cells: list[Cell] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What later items must not repeat of a part that is frozen."""
+
+    items: dict[str, Item] = field(default_factory=dict)
+    """By their own id."""
+    call_ids: set[str] = field(default_factory=set)
+
+    def knows(self, item: Item) -> bool:
+        """Whether an item brings in an id or call_id that is there already."""
+        return own_id(item) in self.items or made_call_id(item) in self.call_ids
+
+    def take_in(self, item: Item) -> None:
+        id_, call_id = own_id(item), made_call_id(item)
+        if id_ is not None:
+            self.items.setdefault(id_, item)
+        if call_id is not None:
+            self.call_ids.add(call_id)
 
 
 _Said = tuple[ChangeKind, str, Location, Cell | None, str, str | None, Status | None, object]
@@ -233,19 +263,19 @@ class Bench:
         cell.kind, cell.touched, cell.note = "user", True, True
         self.say(kind, rule, cell.where, note, cell=cell, call_id=call_id, removed=removed)
 
-    def last_spoken(self) -> int:
-        """Index of the last user or assistant message that stays, or -1."""
+    def last_of(self, *kinds: Kind) -> int:
+        """Index of the last item of these kinds that stays and is not ours, or -1."""
         at = len(self.items)
         for region in reversed(self.regions):
             for n in range(at - 1, region.stop - 1, -1):
-                if kind_of(self.items[n]) in ("user", "assistant"):
+                if kind_of(self.items[n]) in kinds:
                     return n
             for cell in reversed(region.cells):
-                if not cell.gone and cell.kind in ("user", "assistant") and not cell.note:
+                if not cell.gone and cell.kind in kinds and not cell.note:
                     return cast("int", cell.where[0])
             at = region.start
         for n in range(at - 1, -1, -1):
-            if kind_of(self.items[n]) in ("user", "assistant"):
+            if kind_of(self.items[n]) in kinds:
                 return n
         return -1
 
@@ -278,6 +308,19 @@ def calls_of(items: list[Any]) -> Iterator[tuple[Location, Item]]:
     for n, item in enumerate(plain_items(items)):
         if kind_of(item) in ("call", "approval_request"):
             yield (n,), item
+
+
+def read_result(cell: Cell, call_id: str) -> Result:
+    """An output as the engine reads it."""
+    return Result(
+        id=call_id,
+        turn=cell.turn,
+        index=cell.where,
+        item=cell,
+        text=text_of(cell.item),
+        is_error=is_error(cell.item),
+        content=comparable(cell.item),
+    )
 
 
 def anonymous_id(cell: Cell) -> str:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from stopkit.normalizer.dialects.openai_responses_bench import Bench, Cell, Item, safe_id, tool_name
+from stopkit.normalizer.dialects.openai_responses_bench import (
+    Bench,
+    Cell,
+    Item,
+    read_result,
+    safe_id,
+    tool_name,
+)
 from stopkit.normalizer.dialects.openai_responses_shapes import MAX_ID, program_caller
-from stopkit.normalizer.engine import Call, Verdict, made_up_outcome
+from stopkit.normalizer.engine import Call, Result, Verdict, made_up_outcome
 from stopkit.normalizer.result import Location
 from stopkit.normalizer.wording import APPROVAL_NEVER_GIVEN
 from stopkit.outcome import Denied, NotStarted, Placeholder, Running
@@ -16,7 +23,7 @@ def settle_programs(bench: Bench) -> None:
     """A program without output, that is not open, leaves with what it owns (OAI-PROG-1)."""
     past = bench.context.past
     programs: dict[str, Cell] = {}
-    answered = {call_id for call_id, known in past.items() if known.content is not None}
+    answered: set[str] = set()
     for cell in bench.cells():
         call_id = cell.item.get("call_id") or ""
         if cell.kind == "program":
@@ -26,12 +33,15 @@ def settle_programs(bench: Bench) -> None:
             else:
                 programs[call_id] = cell
         elif cell.kind == "program_output":
-            known = call_id in programs or call_id in past
+            before = past.get(call_id)
+            if before is not None and before.content is not None:
+                answered.add(call_id)
+            known = call_id in programs or before is not None
             if known and call_id not in answered:
                 answered.add(call_id)
             elif known or not (bench.chained and call_id):
                 bench.output_to_text(cell, call_id, known)
-    spoken = bench.last_spoken()
+    spoken = bench.last_of("user", "assistant") if programs else -1
     for call_id, cell in list(programs.items()):
         if call_id in answered:
             continue
@@ -41,26 +51,35 @@ def settle_programs(bench: Bench) -> None:
         else:
             cell.live = True
     if not bench.chained:
-        for cell in list(bench.cells()):
+        owned: list[Cell] = []
+        for cell in bench.cells():
             owner = program_caller(cell.item) if cell.kind in ("call", "output") else None
             if owner is not None and owner not in programs and owner not in past:
-                _disown(bench, cell)
+                owned.append(cell)
+        _disown(bench, owned)
     for call_id in programs:
         if len(call_id) > MAX_ID:
             _rename_program(bench, call_id, bench.free_id(safe_id(call_id)))
 
 
-def _disown(bench: Bench, cell: Cell) -> None:
-    """What a program owned and cannot stay without it: an output's text does."""
-    call_id = cell.item.get("call_id") or ""
-    if cell.kind == "output":
-        bench.output_to_text(cell, call_id, False, rule="OAI-PROG-1")
-        return
-    call = bench.call(cell)
-    evidence = bench.context.evidences.of(call_id)
-    outcome = made_up_outcome(call, evidence)
-    bench.result.decisions[cell.where] = (call, Verdict(outcome=outcome))
-    bench.leave(cell, "OAI-PROG-1", "A call of a program that is not in the input.", outcome.status)
+def _disown(bench: Bench, owned: list[Cell]) -> None:
+    """Calls and outputs of programs that are not there: the calls leave, the outputs are told."""
+    outputs: dict[str, Result] = {}
+    for cell in owned:
+        if cell.kind == "output":
+            call_id = cell.item.get("call_id") or ""
+            outputs.setdefault(call_id, read_result(cell, call_id))
+            bench.output_to_text(cell, call_id, False, rule="OAI-PROG-1")
+    for cell in owned:
+        if cell.kind != "call":
+            continue
+        call = bench.call(cell)
+        kept = outputs.get(call.id)
+        evidence = bench.context.evidences.of(call.id)
+        outcome = made_up_outcome(call, evidence) if kept is None else None
+        bench.result.decisions[cell.where] = (call, Verdict(keep=kept, outcome=outcome))
+        status = outcome.status if outcome is not None else None
+        bench.leave(cell, "OAI-PROG-1", "A call of a program that is not in the input.", status)
 
 
 def _rename_program(bench: Bench, old: str, new: str) -> None:
@@ -133,9 +152,5 @@ def _settle_undecided(bench: Bench, id_: str, cell: Cell) -> None:
     else:
         outcome = evidence
     bench.result.decisions[cell.where] = (call, Verdict(outcome=outcome))
-    bench.leave(
-        cell,
-        "OAI-MCP-1",
-        "Nobody decided about this request, and nobody can now.",
-        outcome.status,
-    )
+    note = f"No decision is recorded, and none can be made up; what is known: {outcome.status}."
+    bench.leave(cell, "OAI-MCP-1", note, outcome.status)

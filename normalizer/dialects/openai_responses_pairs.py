@@ -11,16 +11,14 @@ from stopkit.normalizer.dialects.openai_responses_bench import (
     Item,
     Region,
     anonymous_id,
-    calls_of,
+    read_result,
     safe_id,
 )
 from stopkit.normalizer.dialects.openai_responses_outputs import (
     comparable,
-    is_error,
     make,
     merged,
     retyped,
-    text_of,
 )
 from stopkit.normalizer.dialects.openai_responses_shapes import (
     BY_CALL,
@@ -29,8 +27,7 @@ from stopkit.normalizer.dialects.openai_responses_shapes import (
     Family,
     type_of,
 )
-from stopkit.normalizer.engine import Call, Result, Verdict, attribute, settle
-from stopkit.normalizer.result import Location
+from stopkit.normalizer.engine import Call, Result, Verdict, attribute, made_up_outcome, settle
 from stopkit.normalizer.wording import late_note
 from stopkit.normalizer.work import Answered
 
@@ -92,8 +89,8 @@ def settle_calls(bench: Bench) -> None:
             for name in ("id", "call_id"):
                 if isinstance(cell.item.get(name), str):
                     shells.setdefault(cell.item[name], call.id)
-    if bench.context.evidences.by_occurrence or bench.context.past:
-        _count_occurrences(bench, every)
+    _count_occurrences(bench, every)
+    _account_for_lost_calls(bench)
     for cell in list(bench.cells()):
         if cell.kind == "call" and type_of(cell.item) == "tool_search_call":
             if cell.item.get("call_id") is None:
@@ -108,6 +105,30 @@ def settle_calls(bench: Bench) -> None:
     for call in every:
         _settle(bench, call)
     _write_ids(bench, every)
+
+
+def _account_for_lost_calls(bench: Bench) -> None:
+    """What became of calls that could not stay for a reason of their own."""
+    lost = [
+        cell
+        for region in bench.regions
+        for cell in region.cells
+        if cell.kind == "call" and cell.gone and not cell.copy
+        if cell.where not in bench.result.decisions
+    ]
+    if not lost:
+        return
+    outputs: dict[str, Cell] = {}
+    for cell in bench.cells():
+        if cell.kind == "output" and isinstance(cell.item.get("call_id"), str):
+            outputs.setdefault(cell.item["call_id"], cell)
+    for cell in lost:
+        call = bench.call(cell)
+        found = outputs.get(call.id)
+        kept = read_result(found, call.id) if found is not None else None
+        evidence = bench.context.evidences.of(call.id)
+        outcome = made_up_outcome(call, evidence) if kept is None else None
+        bench.result.decisions[cell.where] = (call, Verdict(keep=kept, outcome=outcome))
 
 
 def _is_copy(bench: Bench, cell: Cell, seen: dict[tuple[int, str], list[Item]]) -> bool:
@@ -165,15 +186,7 @@ def _result(
             removed=cell.source,
         )
         cell.item, cell.touched = new, True
-    return Result(
-        id=call_id,
-        turn=cell.turn,
-        index=cell.where,
-        item=cell,
-        text=text_of(cell.item),
-        is_error=is_error(cell.item),
-        content=comparable(cell.item),
-    )
+    return read_result(cell, call_id)
 
 
 def _key_by_call_id(bench: Bench, cell: Cell, call_id: str) -> None:
@@ -353,14 +366,14 @@ def _write_ids(bench: Bench, calls: list[Call]) -> None:
 
 
 def _count_occurrences(bench: Bench, calls: list[Call]) -> None:
-    counts = {call_id: known.occurrence for call_id, known in bench.context.past.items()}
-    numbers: dict[Location, int] = {}
-    for where, item in calls_of(bench.items):
-        call_id = item.get("call_id")
-        if isinstance(call_id, str):
-            counts[call_id] = numbers[where] = counts.get(call_id, 0) + 1
+    """Number the calls that share an id; what is not in a region shares none."""
+    counts: dict[str, int] = {}
     for call in calls:
-        call.occurrence = numbers.get(call.index, 1)
+        if call.id not in counts:
+            past = bench.context.past.get(call.id)
+            counts[call.id] = past.occurrence if past is not None else 0
+        counts[call.id] += 1
+        call.occurrence = counts[call.id]
 
 
 def _has_no_made_up(item: Item) -> bool:

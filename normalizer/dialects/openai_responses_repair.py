@@ -61,6 +61,7 @@ class _Repair(Bench):
         for start, stop in self._stretches(spans):
             region = Region(start, stop)
             self.regions.append(region)
+            self.result.looked.append((start, stop))
             region.cells = [self._read(n) for n in range(start, stop)]
         self._drop_repeated_items()
         self._number_turns()
@@ -151,15 +152,17 @@ class _Repair(Bench):
         return (replace_surrogates(item), True) if touched else (item, False)
 
     def _drop_repeated_items(self) -> None:
-        first: dict[str, Cell] = {}
+        memory = self.context.memory
+        frozen: dict[str, Item] = memory.items if memory is not None else {}
+        first: dict[str, Item] = {}
         for cell in self.cells():
             id_ = None if cell.kind == "unknown" else own_id(cell.item)
             if id_ is None:
                 continue
-            known = first.setdefault(id_, cell)
-            if known is cell:
+            known = frozen.get(id_) or first.setdefault(id_, cell.item)
+            if known is cell.item:
                 continue
-            if known.item == cell.item:
+            if known == cell.item:
                 cell.copy = True
                 self.leave(cell, "OAI-ID-1", "An identical item stands before it.")
             elif type_of(cell.item) in ID_OPTIONAL:
@@ -238,22 +241,24 @@ class _Repair(Bench):
 
     def _shelter_what_is_live(self) -> None:
         """Our notes stand before the model turn that is still open: behind it they would end it."""
-        region = self.regions[-1] if self.regions else None
-        if region is None or region.stop < len(self.items):
+        if not any(cell.live for cell in self.cells()):
             return
-        cells = [cell for cell in region.cells if not cell.gone]
-        live = next((at for at, cell in enumerate(cells) if cell.live), None)
-        if live is None:
+        asked = self.last_of("user")
+        for number, region in enumerate(self.regions):
+            cells = [cell for cell in region.cells if not cell.gone]
+            live = next((n for n, c in enumerate(cells) if c.live and c.where > (asked,)), None)
+            if live is None:
+                continue
+            while live > 0 and cells[live - 1].kind in MODEL_MADE:
+                live -= 1
+            notes = [cell for cell in cells[live:] if cell.note]
+            region.cells = [c for c in cells[live:] if not c.note]
+            for behind in self.regions[number + 1 :]:
+                notes += [cell for cell in behind.cells if cell.note and not cell.gone]
+                behind.cells = [cell for cell in behind.cells if not cell.note]
+            region.cells = [*cells[:live], *notes, *self.news, *region.cells]
+            self.news = []
             return
-        while live > 0 and cells[live - 1].kind in MODEL_MADE:
-            live -= 1
-        notes = [cell for cell in cells[live:] if cell.note]
-        notes += self.news
-        if not notes or any(cell.kind == "user" and not cell.note for cell in cells[live:]):
-            return
-        rest = [cell for cell in cells[live:] if not cell.note]
-        region.cells = [*cells[:live], *notes, *rest]
-        self.news = []
 
     def _settle_reasoning(self, region: Region) -> None:
         """Reasoning that nothing of the model's follows leaves (OAI-REAS-1)."""

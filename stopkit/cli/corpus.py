@@ -71,7 +71,7 @@ class Reject:
     text: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Told:
     """Conversations of one API: how many, how many of them taken for it untold, and what told."""
 
@@ -79,10 +79,10 @@ class Told:
     untold: int = 0
     found_by: str = ""
 
-    def __add__(self, other: Told) -> Told:
-        return Told(
-            self.times + other.times, self.untold + other.untold, self.found_by or other.found_by
-        )
+    def add(self, times: int, untold: int, found_by: str) -> None:
+        self.times += times
+        self.untold += untold
+        self.found_by = self.found_by or found_by
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ class Judged:
         self.damaged += later.damaged
         self.unsendable += later.unsendable
         for api, told in later.apis.items():
-            self.apis[api] = self.apis.get(api, Told()) + told
+            self.apis.setdefault(api, Told()).add(told.times, told.untold, told.found_by)
         for key, (times, finding) in later.tallies.items():
             before, first = self.tallies.get(key, (0, finding))
             self.tallies[key] = (before + times, first)
@@ -388,9 +388,10 @@ def _normalize(conversation: Conversation, job: Job) -> Normalized[Any]:
 
 def _count(conversation: Conversation, done: Judged) -> None:
     done.conversations += 1
-    told = done.apis.get(conversation.api, Told())
-    found_by = conversation.found_by
-    done.apis[conversation.api] = told + Told(1, 0 if found_by else 1, found_by)
+    told = done.apis.get(conversation.api)
+    if told is None:
+        told = done.apis[conversation.api] = Told()
+    told.add(1, 0 if conversation.found_by else 1, conversation.found_by)
 
 
 def _account_checked(checked: Checked, job: Job, done: Judged, line: int | None) -> None:

@@ -111,20 +111,15 @@ class Opened:
 
     def batches(self, size: int) -> Iterator[bytes]:
         """All of it in pieces of whole lines, of about `size` bytes; memory holds one at a time."""
-        carried = self.head
+        piece = self.head
         while True:
-            more = self.file.read(max(size - len(carried), 1))
-            piece = carried + more
-            if not more:
-                if piece:
-                    yield piece
-                return
-            if piece.rfind(b"\n") < 0:
-                # One line longer than a piece.
+            piece += self.file.read(max(size - len(piece), 0))
+            if not piece.endswith(b"\n"):
                 piece += self.file.readline()
-            cut = piece.rfind(b"\n") + 1 or len(piece)
-            yield piece[:cut]
-            carried = piece[cut:]
+            if not piece:
+                return
+            yield piece
+            piece = b""
 
 
 def open_source(file: BinaryIO, field: str | None) -> Opened:
