@@ -123,8 +123,10 @@ class Normalizer:
         """
         tail = list(self._tail)
         recorded = len(tail)
-        if self._deferred and any(self._speaks.is_models(item) for item in tail):
-            tail.append(self._speaks.user_message(self._deferred))
+        held = self._deferred
+        if held and any(self._speaks.is_models(item) for item in tail):
+            tail.append(self._speaks.user_message(held))
+            held = []
         tail += [self._speaks.user_message(text) for text in self._news.values()]
         context = self._context()
         repaired = self._repaired(tail, context)
@@ -163,7 +165,7 @@ class Normalizer:
             if call_id in self._past:
                 before[call_id] = self._past[call_id]
         if sendable:
-            self._freeze(recorded, new, splices, repaired.deferred)
+            self._freeze(recorded, new, splices, [*held, *repaired.deferred])
         return result
 
     def _repaired(self, items: list[Any], context: Context) -> Repaired:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stopkit.history import Api
-from stopkit.normalizer.engine import Call, Evidences, Live, RawChange, Standin, Verdict
+from stopkit.normalizer.engine import Call, Evidences, Live, RawChange, Result, Standin, Verdict
 from stopkit.normalizer.plain import path_of
 from stopkit.normalizer.result import Change, ChangeKind, Hint, Location, Splice
 from stopkit.outcome import Status
@@ -50,6 +50,8 @@ class Repaired:
     """What was decided about each call that was looked at, by where it stands in the input."""
     looked: list[tuple[int, int]] = field(default_factory=list)
     """The half-open stretches of the input that were looked at."""
+    late: dict[tuple[str, int], Result] = field(default_factory=dict)
+    """What arrived for calls outside those stretches, by call id and occurrence."""
     pending: list[str] = field(default_factory=list)
     deferred: list[Any] = field(default_factory=list)
     """Blocks held back for the next user turn."""

@@ -198,7 +198,7 @@ class Living(RuleBasedStateMachine):
 @every_api
 def test_any_life_of_an_agent(api: Api) -> None:
     machine = type("LivingOfApi", (Living,), {"api": api})
-    run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=25))
+    run_state_machine_as_test(machine, settings=settings(max_examples=30, stateful_step_count=20))
 
 
 @every_api
@@ -210,6 +210,8 @@ def test_a_broken_log_in_pieces(api: Api) -> None:
     @given(damaged_history(api), st.lists(st.integers(1, 4), min_size=1, max_size=6))
     def holds(log: list[Item], sizes: list[int]) -> None:
         nonlocal sent_twice
+        # A trigger asks for a compaction instead of an answer: a log goes on without it.
+        log = [item for item in log if item.get("type") != "compaction_trigger"]
         normalizer = Normalizer(api)
         sent: list[Any] = []
         held: list[Any] = []

@@ -444,6 +444,13 @@ def test_parts_fields_and_names_are_mended_and_the_report_holds_what_left() -> N
     assert all(change.path_after is not None for change in done.changes)
 
 
+def test_a_call_without_a_name_cannot_have_run() -> None:
+    done = mended([call(name=""), user()])
+    assert done.history[0]["name"] == "unnamed_tool"
+    assert outcomes(done) == [("c1", "not_started", True)]
+    assert outcomes(mended([call(name=""), output(), user()])) == [("c1", "succeeded", False)]
+
+
 def test_output_parts_of_no_known_kind_become_text() -> None:
     odd: list[Any] = ["plain", {"type": "text", "text": "t"}, {"type": "audio", "id": 1}]
     done = mended([call(), output(text=odd), user()])
@@ -492,6 +499,20 @@ def test_a_program_goes_on_over_requests() -> None:
     assert done.history == [*opened, *more]
     living.extend([output("b", "again", **of_program())])
     assert living.request().changes[0].kind in ("to_text", "delivered")
+
+
+def test_a_program_that_went_out_open_and_never_ended_says_so() -> None:
+    living = Normalizer(API)
+    opened = [user(), program()]
+    living.extend(opened)
+    assert living.request().sendable
+    living.extend([reasoning(), says(), user()])
+    done = living.request()
+    made = done.history[2]
+    assert (made["type"], made["status"]) == ("program_output", "incomplete")
+    assert made["result"] == NOTHING_KNOWN
+    assert done.history[3:] == [reasoning(), says(), user()]
+    assert not brute.violations(API, done.history)
 
 
 def test_ids_of_what_went_out_are_not_used_again() -> None:

@@ -9,6 +9,7 @@ its user turn.  What did not change is the same object.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from stopkit.normalizer.dialects.anthropic_blocks import (
@@ -107,10 +108,12 @@ class _Pairing:
         for region in self.regions:
             for exchange in region.exchanges:
                 calls += exchange.calls
-                for message in exchange.users:
-                    for cell in message.cells:
-                        if cell.block["type"] == "tool_result":
-                            results.append(result_of(exchange.turn, message, cell))
+                results += [
+                    result_of(exchange.turn, message, cell)
+                    for message in exchange.users
+                    for cell in message.cells
+                    if cell.block["type"] == "tool_result"
+                ]
         self.calls = calls
         if self.context.evidences.by_occurrence:
             self._count_occurrences()
@@ -193,6 +196,7 @@ class _Pairing:
             )
             take_out(message, cell)
         else:
+            self.result.late.setdefault((result.id, answered.occurrence), result)
             self._to_text(
                 result,
                 "delivered",
@@ -265,8 +269,11 @@ def outcomes(items: list[Any], repaired: Repaired, context: Context) -> Iterator
                 results, behind = results_behind(items, index)
             found = results[call_id]
             text, is_error = text_of(found), found.get("is_error")
-            outcome = outcome_of_result(text, is_error, evidence)
             synthetic = is_synthetic(text, is_error, evidence)
+            late = repaired.late.get((call_id, occurrence)) if synthetic else None
+            if late is not None:
+                text, is_error, evidence = late.text, late.is_error, None
+            outcome = outcome_of_result(text, is_error, evidence)
         yield CallOutcome(call_id, occurrence, str(block.get("name")), outcome, synthetic)
 
 
@@ -378,6 +385,8 @@ def end(items: list[Any], request: Mapping[str, Any]) -> tuple[bool, list[Hint]]
 def remember(memory: Memory | None, items: list[Any]) -> Memory:
     """What the end of a frozen history asks of what follows; `items` are new in it."""
     memory = memory or Memory()
+    markers = sum(1 for n, item in enumerate(items) for _ in marker_places(item, n))
+    memory = replace(memory, markers=memory.markers + markers)
     at = len(items) - 1
     while at >= 0 and role_of(items[at]) != "assistant":
         at -= 1
@@ -390,16 +399,26 @@ def remember(memory: Memory | None, items: list[Any]) -> Memory:
     calls = [block for _, block in calls_of(items[at:])]
     alone = gaps([_numbered(item) for item in items[at:] if role_of(item) == "assistant"])
     results_only = ""
-    if calls and alone.open_ids:
+    if not calls and open_server and role_of(items[-1]) == "assistant":
+        # A paused turn was sent as it is: what the user says waits until it has gone on.
+        results_only = "ANT-SRV-5"
+    elif calls and alone.open_ids:
         results_only = "ANT-SRV-3"
     elif any(programmatic(block) for block in calls):
         results_only = "ANT-SRV-7"
-    return Memory(open_server, results_only)
+    return Memory(open_server, results_only, memory.markers)
 
 
 def must_look(memory: Memory | None, items: list[Any]) -> bool:
-    """Whether the frozen part has a call open that only the provider can answer."""
-    return memory is not None and bool(memory.open_server or memory.results_only)
+    """Whether the frozen part has a call open that only the provider can answer, or cache markers
+    beside which those of `items` may be too many."""
+    if memory is None:
+        return False
+    if memory.open_server or memory.results_only:
+        return True
+    return bool(memory.markers) and any(
+        True for n, item in enumerate(items) for _ in marker_places(item, n)
+    )
 
 
 def _numbered(message: Any) -> list[tuple[Item, int]]:

@@ -95,7 +95,7 @@ class Exchange:
     users: list[Message] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     results_only: str = ""
-    """The rule by which the user turn may hold results only (ANT-SRV-3, ANT-SRV-7), or ""."""
+    """The rule by which the user turn may hold results only (ANT-SRV-3, -5, -7), or ""."""
 
 
 @dataclass(slots=True, eq=False)

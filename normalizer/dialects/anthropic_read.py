@@ -70,6 +70,8 @@ class Memory:
     """Provider-run calls that wait for their result."""
     results_only: str = ""
     """As `Exchange.results_only`, of the last exchange."""
+    markers: int = 0
+    """How many cache markers it holds: they stay, so later ones may have to go."""
 
 
 class Reader:
@@ -664,13 +666,14 @@ class Reader:
 
     def _surplus_markers(self) -> frozenset[Location]:
         """Where the cache markers over the limit are: the earliest ones."""
-        if not self.found.markers:
+        if not self.found.markers and not self.memory.markers:
             return frozenset()
         places: list[Location] = []
         for start, stop in self.found.spans:
             for index in range(start, stop):
-                places += _marker_places(self.items[index], index)
-        surplus = len(places) + markers_in_request(self.request) - MAX_MARKERS
+                places += marker_places(self.items[index], index)
+        fixed = self.memory.markers + markers_in_request(self.request)
+        surplus = len(places) + fixed - MAX_MARKERS
         return frozenset(places[: max(surplus, 0)])
 
 
@@ -769,7 +772,7 @@ def _move_marker(cell: Cell, kept: list[Cell]) -> None:
         kept[-1] = Cell({**last.block, "cache_control": cell.block["cache_control"]}, last.where)
 
 
-def _marker_places(message: Any, index: int) -> Iterator[Location]:
+def marker_places(message: Any, index: int) -> Iterator[Location]:
     content = message.get("content") if isinstance(message, Mapping) else None
     if not isinstance(content, list):
         return

@@ -298,9 +298,9 @@ class Writer:
 
     def _say_deferred(self, cell: Cell, rule: str, *, gone: bool = False) -> None:
         why = (
-            "While a provider-run call is open the reply holds results only"
-            if rule == "ANT-SRV-3"
-            else "The reply to calls that code made holds results only"
+            "The reply to calls that code made holds results only"
+            if rule == "ANT-SRV-7"
+            else "While a provider-run call is open the reply holds results only"
         )
         self.record.add(
             "deferred",

@@ -19,12 +19,13 @@ from stopkit.normalizer.dialects.openai_chat_parts import (
 from stopkit.normalizer.dialects.openai_chat_repair import repair
 from stopkit.normalizer.dialects.openai_chat_scan import scan
 from stopkit.normalizer.dialects.openai_chat_shapes import Item
-from stopkit.normalizer.engine import Verdict, is_synthetic, outcome_of_result
+from stopkit.normalizer.engine import Verdict, is_synthetic, outcome_of_result, pending_outcome
+from stopkit.normalizer.errors import HistoryError
 from stopkit.normalizer.plain import to_plain
 from stopkit.normalizer.result import CallOutcome, Hint, Splice
 from stopkit.normalizer.wording import fold
 from stopkit.normalizer.work import Context, Repaired
-from stopkit.outcome import Evidence, Outcome, Unknown
+from stopkit.outcome import Evidence, Outcome
 
 
 def outcomes(items: list[Any], repaired: Repaired, context: Context) -> Iterator[CallOutcome]:
@@ -55,12 +56,12 @@ def outcomes(items: list[Any], repaired: Repaired, context: Context) -> Iterator
 
 def _decided(verdict: Verdict, evidence: Evidence | None) -> tuple[Outcome, bool]:
     if verdict.pending:
-        return Unknown(reason="still running"), False
+        return pending_outcome(evidence), False
     said = verdict.announce or verdict.outcome
     if said is not None:
         return said, True
     if verdict.deliver:
-        return outcome_of_result(verdict.deliver[0].text, None, None), False
+        return outcome_of_result(verdict.deliver[0].text, None, None), True
     kept = verdict.keep
     assert kept is not None
     text = fold(kept.text, [result.text for result in verdict.merge])
@@ -78,7 +79,12 @@ def end(items: list[Any], request: Mapping[str, Any]) -> tuple[bool, list[Hint]]
         return False, [
             Hint("needs_user_turn", "There is no message to answer: the request needs a user turn.")
         ]
-    last = to_plain(items[-1], (len(items) - 1,), API)
+    last = items[-1]
+    if not isinstance(last, dict):
+        try:
+            last = to_plain(last, (len(items) - 1,), API)
+        except HistoryError:
+            return False, []
     if role_of(last) != "assistant" or last.get("tool_calls") or last.get("function_call"):
         return True, []
     return True, [
@@ -102,6 +108,15 @@ def answered(items: list[Any]) -> Iterator[tuple[str, object]]:
             answers, answers_of = _answers(items, index), index
         found = answers.get(id_of(block))
         yield id_of(block), None if found is None else comparable(found)
+
+
+def remember(memory: None, items: list[Any]) -> None:
+    """Nothing: a call and its answers stand together, so none can be open in a frozen part."""
+
+
+def must_look(memory: None, items: list[Any]) -> bool:
+    """Nothing is remembered, so nothing asks for a look."""
+    return False
 
 
 def user_message(blocks: list[Item] | str) -> Item:
@@ -134,7 +149,9 @@ __all__ = [
     "end",
     "hints",
     "is_models",
+    "must_look",
     "outcomes",
+    "remember",
     "repair",
     "scan",
     "user_message",

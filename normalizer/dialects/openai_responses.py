@@ -54,7 +54,7 @@ def outcomes(items: list[Any], repaired: Repaired, context: Context) -> Iterator
         if decided is not None:
             call, verdict = decided
             call_id = call_id if isinstance(call_id, str) else call.id
-            occurrence = _counted(counts, call_id, context)
+            occurrence = counts[call_id] = call.occurrence
             outcome, synthetic = _decided(verdict, context.evidences.of(call_id, occurrence))
             yield CallOutcome(call_id, occurrence, call.name, outcome, synthetic)
             continue
@@ -163,7 +163,7 @@ def answered(items: list[Any]) -> Iterator[tuple[str, object]]:
 
 
 def remember(memory: Memory | None, items: list[Any]) -> Memory:
-    """The ids that a frozen part holds; `items` are new in it."""
+    """The ids and open programs of a frozen part; `items` are new in it."""
     memory = Memory() if memory is None else memory
     for item in plain_items(items):
         memory.take_in(item)
@@ -171,9 +171,9 @@ def remember(memory: Memory | None, items: list[Any]) -> Memory:
 
 
 def must_look(memory: Memory | None, items: list[Any]) -> bool:
-    """Whether one of `items`, clean or not, repeats an id that is frozen."""
+    """Whether one of `items`, clean or not, does not go with what is frozen."""
     return memory is not None and any(
-        item.__class__ is not dict or memory.knows(item) for item in items
+        item.__class__ is not dict or memory.concerns(item) for item in items
     )
 
 

@@ -42,6 +42,8 @@ from stopkit.outcome import Status
 
 Item = dict[str, Any]
 API: Final[Api] = "openai.responses"
+SPOKEN: Final[tuple[Kind, ...]] = ("user", "assistant")
+"""Kinds behind which no program is open any more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -62,6 +64,8 @@ class Cell:
     touched: bool = False
     live: bool = False
     """It stays open."""
+    nameless: bool = False
+    """A call that came without a name: nothing can have run it."""
     behind: list[Cell] = field(default_factory=list)
     """Cells that go right behind it."""
 
@@ -87,15 +91,19 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What later items must not repeat of a part that is frozen."""
+    """What later items have to know of a part that is frozen."""
 
     items: dict[str, Item] = field(default_factory=dict)
-    """By their own id."""
+    """By their own id, which none of them may have again."""
     call_ids: set[str] = field(default_factory=set)
+    programs: dict[str, None] = field(default_factory=dict)
+    """The call_ids of programs without output, in order."""
 
-    def knows(self, item: Item) -> bool:
-        """Whether an item brings in an id or call_id that is there already."""
-        return own_id(item) in self.items or made_call_id(item) in self.call_ids
+    def concerns(self, item: Item) -> bool:
+        """Whether an item repeats an id, or goes on where a program is still open."""
+        if own_id(item) in self.items or made_call_id(item) in self.call_ids:
+            return True
+        return bool(self.programs) and kind_of(item) in SPOKEN
 
     def take_in(self, item: Item) -> None:
         id_, call_id = own_id(item), made_call_id(item)
@@ -103,6 +111,13 @@ class Memory:
             self.items.setdefault(id_, item)
         if call_id is not None:
             self.call_ids.add(call_id)
+        match item:
+            case {"type": "program", "call_id": str(call_id)}:
+                self.programs[call_id] = None
+            case {"type": "program_output", "call_id": str(call_id)}:
+                self.programs.pop(call_id, None)
+            case _:
+                pass
 
 
 _Said = tuple[ChangeKind, str, Location, Cell | None, str, str | None, Status | None, object]
@@ -237,7 +252,7 @@ class Bench:
             turn=cell.turn,
             index=cell.where,
             item=cell,
-            incomplete=is_fragment(cell.item.get("arguments")),
+            incomplete=cell.nameless or is_fragment(cell.item.get("arguments")),
         )
 
     def output_to_text(

@@ -255,12 +255,12 @@ class _Check:
 def own_id(item: dict[str, Any]) -> str | None:
     """The item's id, where it has one of its own: a local shell output repeats its call's."""
     id_ = item.get("id")
-    if id_.__class__ is not str or type_of(item) == "local_shell_call_output":
+    if not isinstance(id_, str) or type_of(item) == "local_shell_call_output":
         return None
-    return str(id_)
+    return id_
 
 
 def made_call_id(item: dict[str, Any]) -> str | None:
     """The call_id that this item brings into the input, where it is a call."""
     call_id = item.get("call_id")
-    return call_id if call_id.__class__ is str and type_of(item) in BY_CALL else None
+    return call_id if isinstance(call_id, str) and type_of(item) in BY_CALL else None

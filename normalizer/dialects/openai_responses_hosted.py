@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any, cast
 
 from stopkit.normalizer.dialects.openai_responses_bench import (
+    SPOKEN,
     Bench,
     Cell,
     Item,
+    Memory,
     read_result,
     safe_id,
     tool_name,
@@ -15,8 +17,8 @@ from stopkit.normalizer.dialects.openai_responses_bench import (
 from stopkit.normalizer.dialects.openai_responses_shapes import MAX_ID, program_caller
 from stopkit.normalizer.engine import Call, Result, Verdict, made_up_outcome
 from stopkit.normalizer.result import Location
-from stopkit.normalizer.wording import APPROVAL_NEVER_GIVEN
-from stopkit.outcome import Denied, NotStarted, Placeholder, Running
+from stopkit.normalizer.wording import APPROVAL_NEVER_GIVEN, NO_RESULT, made_up
+from stopkit.outcome import Denied, NotStarted, Placeholder, Running, Unknown
 
 
 def settle_programs(bench: Bench) -> None:
@@ -41,7 +43,7 @@ def settle_programs(bench: Bench) -> None:
                 answered.add(call_id)
             elif known or not (bench.chained and call_id):
                 bench.output_to_text(cell, call_id, known)
-    spoken = bench.last_of("user", "assistant") if programs else -1
+    spoken = bench.last_of(*SPOKEN) if programs else -1
     for call_id, cell in list(programs.items()):
         if call_id in answered:
             continue
@@ -62,14 +64,58 @@ def settle_programs(bench: Bench) -> None:
             _rename_program(bench, call_id, bench.free_id(safe_id(call_id)))
 
 
+def close_frozen_programs(bench: Bench, news: list[Cell]) -> None:
+    """Say of programs that went out open, and that nothing can take back, that they never ended."""
+    memory: Memory | None = bench.context.memory
+    if memory is None or not memory.programs:
+        return
+    cells = list(bench.cells())
+    ended = {cell.item.get("call_id") for cell in cells if cell.kind == "program_output"}
+    left = [call_id for call_id in memory.programs if call_id not in ended]
+    at = next((n for n, cell in enumerate(cells) if cell.kind in SPOKEN), None)
+    if not left or (at is None and not news):
+        return
+    made: list[Cell] = []
+    for call_id in left:
+        outcome = Unknown(reason=NO_RESULT)
+        item: Item = {
+            "type": "program_output",
+            "call_id": call_id,
+            "result": made_up(outcome),
+            "status": "incomplete",
+        }
+        where = cells[at].where if at is not None else news[0].where
+        made.append(Cell(item, "program_output", where))
+        note = "The program was sent open and never came to its end: this says so."
+        bench.say(
+            "inserted",
+            "OAI-PROG-1",
+            where,
+            note,
+            cell=made[-1],
+            call_id=call_id,
+            outcome=outcome.status,
+        )
+    if at is None:
+        news[:0] = made
+        return
+    while at > 0 and cells[at - 1].kind == "reasoning":
+        at -= 1
+    region = next(region for region in bench.regions if cells[at] in region.cells)
+    place = region.cells.index(cells[at])
+    region.cells[place:place] = made
+
+
 def _disown(bench: Bench, owned: list[Cell]) -> None:
     """Calls and outputs of programs that are not there: the calls leave, the outputs are told."""
     outputs: dict[str, Result] = {}
-    for cell in owned:
+    for cell in bench.cells() if owned else ():
         if cell.kind == "output":
             call_id = cell.item.get("call_id") or ""
             outputs.setdefault(call_id, read_result(cell, call_id))
-            bench.output_to_text(cell, call_id, False, rule="OAI-PROG-1")
+    for cell in owned:
+        if cell.kind == "output":
+            bench.output_to_text(cell, cell.item.get("call_id") or "", False, rule="OAI-PROG-1")
     for cell in owned:
         if cell.kind != "call":
             continue

@@ -19,11 +19,16 @@ from stopkit.normalizer.dialects.openai_responses_bench import (
 )
 from stopkit.normalizer.dialects.openai_responses_check import own_id
 from stopkit.normalizer.dialects.openai_responses_clean import clean
-from stopkit.normalizer.dialects.openai_responses_hosted import settle_approvals, settle_programs
+from stopkit.normalizer.dialects.openai_responses_hosted import (
+    close_frozen_programs,
+    settle_approvals,
+    settle_programs,
+)
 from stopkit.normalizer.dialects.openai_responses_pairs import settle_calls
 from stopkit.normalizer.dialects.openai_responses_scan import Scan, Span
 from stopkit.normalizer.dialects.openai_responses_shapes import (
     CLIENT_MADE,
+    FIELDS,
     ID_OPTIONAL,
     LEADS_TO,
     MODEL_MADE,
@@ -74,6 +79,7 @@ class _Repair(Bench):
         for region in self.regions:
             region.cells = _flat(region.cells)
         self._shelter_what_is_live()
+        close_frozen_programs(self, self.news)
         for region in self.regions:
             self._settle_reasoning(region)
         self._splice()
@@ -123,6 +129,7 @@ class _Repair(Bench):
                 raise HistoryError(message, path=f"input.{n}{below}", rule=rule)
         cell = Cell(item, kind, (n,), source, touched=touched)
         if issues:
+            cell.nameless = kind == "call" and "name" in FIELDS[type_of(item)] and not _named(item)
             done = clean(item, kind, issues)
             for how, rule, below_item, note, removed in done.edits:
                 cell.item, cell.touched = done.item, True
@@ -295,6 +302,11 @@ class _Repair(Bench):
             and type_of(follower.item) in ID_OPTIONAL
         ):
             self.strip_id(follower, "OAI-REAS-2", "Its reasoning left: an id would ask for it.")
+
+
+def _named(item: Item) -> bool:
+    name = item.get("name")
+    return isinstance(name, str) and bool(name.strip())
 
 
 def _flat(cells: list[Cell]) -> list[Cell]:

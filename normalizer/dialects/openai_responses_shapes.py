@@ -364,12 +364,12 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
 
 def type_of(item: Any) -> str:
     """The item's type, with the two that may leave it out: a message and an item reference."""
-    if item.__class__ is not dict:
+    if not isinstance(item, dict):
         return ""
     kind = item.get("type")
     if kind is None:
         return "message" if "role" in item else "item_reference" if "id" in item else ""
-    return kind if kind.__class__ is str else ""
+    return kind if isinstance(kind, str) else ""
 
 
 def kind_of(item: Any) -> Kind:
@@ -377,7 +377,7 @@ def kind_of(item: Any) -> Kind:
     kind = type_of(item)
     if kind == "message":
         role = item.get("role")
-        return _ROLES.get(role, "broken") if role.__class__ is str else "broken"
+        return _ROLES.get(role, "broken") if isinstance(role, str) else "broken"
     if kind.startswith("tool_search_") and item.get("execution") == "server":
         return "hosted" if kind == "tool_search_call" else "hosted_output"
     return _KINDS.get(kind, "unknown") if kind else "broken"
@@ -385,17 +385,17 @@ def kind_of(item: Any) -> Kind:
 
 def is_name(value: Any) -> bool:
     """Whether a tool may have this name."""
-    return value.__class__ is str and _NAME.match(value) is not None
+    return isinstance(value, str) and _NAME.match(value) is not None
 
 
 def is_object_text(text: str) -> bool:
     """Whether the text is a JSON object."""
     try:
-        return orjson.loads(text).__class__ is dict
+        return isinstance(orjson.loads(text), dict)
     except ValueError:
         pass
     try:  # orjson refuses NaN, huge numbers, lone surrogates and deep nesting; the model may not
-        return json.loads(text).__class__ is dict
+        return isinstance(json.loads(text), dict)
     except ValueError:
         return False
     except RecursionError:
@@ -417,9 +417,9 @@ def words(rule: str, **values: object) -> str:
 def program_caller(item: Mapping[str, Any]) -> str | None:
     """The call_id of the program that made this call, or None."""
     caller = item.get("caller")
-    if caller.__class__ is dict and caller.get("type") == "program":
+    if isinstance(caller, dict) and caller.get("type") == "program":
         owner = caller.get("caller_id")
-        return owner if owner.__class__ is str else ""
+        return owner if isinstance(owner, str) else ""
     return None
 
 
@@ -441,7 +441,7 @@ def inspect(item: Any, n: int, *, stateless: bool) -> tuple[Kind, list[Issue]]:
         classes = fields.get(name)
         if classes is None:
             issues.append(("OAI-SHAPE-3", f".{name}", words("OAI-SHAPE-3", n=n, field=name)))
-        elif classes and value.__class__ not in classes:
+        elif classes and not isinstance(value, classes):
             note = f"{type_}.{name} has the wrong type: {type(value).__name__}"
             return "broken", [("GEN-SHAPE-1", "", note)]
     for name in _NEEDED.get(type_, ()):
@@ -455,7 +455,7 @@ def inspect(item: Any, n: int, *, stateless: bool) -> tuple[Kind, list[Issue]]:
         for field in ("summary", "content"):
             parts = item.get(field) or ()
             for m, part in enumerate(parts):
-                if part.__class__ is not dict or part.get("type").__class__ is not str:
+                if not isinstance(part, dict) or not isinstance(part.get("type"), str):
                     issues.append(("GEN-SHAPE-1", f".{field}.{m}", f"a {field} part has no type"))
     issues.extend(_ids(item, type_, n, stateless=stateless))
     issues.extend(_values(item, type_))
@@ -463,7 +463,7 @@ def inspect(item: Any, n: int, *, stateless: bool) -> tuple[Kind, list[Issue]]:
 
 
 def _why_broken(item: Any) -> str:
-    if item.__class__ is not dict:
+    if not isinstance(item, dict):
         return f"an item is an object, not {type(item).__name__}"
     if type_of(item) == "message":
         return f"unknown role: {short(item.get('role'))}"
@@ -471,16 +471,16 @@ def _why_broken(item: Any) -> str:
 
 
 def _message_parts(content: Any, kind: Kind) -> Iterator[Issue]:
-    if content.__class__ is str:
+    if isinstance(content, str):
         return
     wrong = _NOT_ASSISTANT if kind == "assistant" else _ASSISTANT_ONLY
     for m, part in enumerate(content):
-        if part.__class__ is not dict or part.get("type").__class__ is not str:
+        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
             yield "GEN-SHAPE-1", f".content.{m}", "a content part is an object with a type"
             continue
         type_ = part["type"]
         field = _TEXT_FIELD.get(type_)
-        if field is not None and part.get(field).__class__ is not str:
+        if field is not None and not isinstance(part.get(field), str):
             yield "GEN-SHAPE-1", f".content.{m}", f"{type_}.{field} is not a string"
         elif type_ in wrong:
             allowed = (
@@ -525,7 +525,7 @@ def _values(item: dict[str, Any], type_: str) -> Iterator[Issue]:
             yield "OAI-SHAPE-1", "", f"{type_}.name does not match ^[a-zA-Z0-9_-]{{1,128}}$"
         field = "arguments" if type_ == "function_call" else "input"
         text = item.get(field)
-        if text.__class__ is not str:
+        if not isinstance(text, str):
             yield "OAI-SHAPE-1", "", f"{type_}.{field} is not a string"
         elif field == "arguments" and not is_object_text(text):
             yield "OAI-SHAPE-4", "", "function_call.arguments is no JSON object"
@@ -533,11 +533,11 @@ def _values(item: dict[str, Any], type_: str) -> Iterator[Issue]:
         yield from _output(item.get("output"), type_)
     elif type_ == "reasoning":
         content = item.get("encrypted_content")
-        if content is not None and (content.__class__ is not str or not content):
+        if content is not None and (not isinstance(content, str) or not content):
             yield "OAI-REAS-3", "", words("OAI-REAS-3", id=item.get("id"))
     elif type_ == "compaction":
         content = item.get("encrypted_content")
-        if content.__class__ is not str or not content:
+        if not isinstance(content, str) or not content:
             yield "OAI-COMP-1", "", "a compaction item needs its encrypted_content"
     elif type_ in HOSTED:
         status = item.get("status")
@@ -559,15 +559,15 @@ _STATUSES: Final = {
 
 
 def _output(output: Any, type_: str) -> Iterator[Issue]:
-    if output.__class__ is str:
+    if isinstance(output, str):
         if len(output) > MAX_OUTPUT:
             yield "OAI-SHAPE-1", "", f"{type_}.output is longer than {MAX_OUTPUT} characters"
-    elif output.__class__ is not list:
+    elif not isinstance(output, list):
         yield "OAI-SHAPE-1", "", f"{type_}.output is neither a string nor a list"
     else:
         for m, part in enumerate(output):
-            if part.__class__ is not dict or part.get("type") not in OUTPUT_PARTS:
+            if not isinstance(part, dict) or part.get("type") not in OUTPUT_PARTS:
                 yield "OAI-SHAPE-1", "", f"{type_}.output.{m} is none of {', '.join(OUTPUT_PARTS)}"
                 return
-            if part["type"] == "input_text" and part.get("text").__class__ is not str:
+            if part["type"] == "input_text" and not isinstance(part.get("text"), str):
                 yield "GEN-SHAPE-1", f".output.{m}", "input_text.text is not a string"
