@@ -192,6 +192,20 @@ REPAIRS: dict[str, tuple[list[Item], list[Item]]] = {
             user(),
         ],
     ),
+    "CHAT-ARG-1 no JSON constant": (
+        [calls(call(arguments='{"n": NaN}')), tool()],
+        [calls(call(arguments='{"incomplete_arguments": "{\\"n\\": NaN}"}')), tool()],
+    ),
+    "CHAT-ARG-1 a list": (
+        [calls(call(arguments="[1]"), call("b", arguments=[1])), tool(), tool("b")],
+        [
+            calls(
+                call(arguments='{"incomplete_arguments": "[1]"}'),
+                call("b", arguments='{"incomplete_arguments": "[1]"}'),
+            ),
+            *[tool(), tool("b")],
+        ],
+    ),
     "CHAT-ARG-1 a fragment that was answered": (
         [calls(call(arguments="{")), tool(content="error")],
         [calls(call(arguments='{"incomplete_arguments": "{"}')), tool(content="error")],
@@ -427,6 +441,7 @@ def test_no_messages_are_not_sendable() -> None:
         ([user([{}])], "messages.0.content.0", "GEN-SHAPE-1"),
         ([calls(call(7))], "messages.0.tool_calls.0", "GEN-SHAPE-1"),
         ([user([{"type": "x", "n": float("nan")}])], "messages.0.content.0.n", "GEN-JSON-1"),
+        ([calls(call(arguments={"n": 10**5000}))], "messages.0.tool_calls.0", "GEN-JSON-1"),
     ],
 )
 def test_what_has_no_truthful_repair_is_refused(items: list[Any], path: str, rule: str) -> None:

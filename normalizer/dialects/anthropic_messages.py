@@ -40,6 +40,7 @@ from stopkit.normalizer.dialects.anthropic_read import (
     Reader,
     as_text,
     is_fragment,
+    marker_places,
 )
 from stopkit.normalizer.dialects.anthropic_scan import Scan, scan
 from stopkit.normalizer.dialects.anthropic_server import gaps
@@ -75,6 +76,15 @@ def repair(items: list[Any], found: Scan, context: Context) -> Repaired:
     result = _Pairing(items, found, context, record, regions, reader.turn).pair()
     Writer(items, regions, context, record, result).write()
     result.changes = record.changes
+    if reader.lost_before:
+        result.blocked = True
+        result.hints.append(
+            Hint(
+                "sent_history_broken",
+                "What was sent ends in a provider-run call, and the model went on without its "
+                "result: what was sent is not rewritten here. Normalize the log anew.",
+            )
+        )
     if result.splices and (reader.thinking or found.thinking >= result.splices[0].start):
         result.hints += _thinking_hints(items, result.splices, context)
     return result

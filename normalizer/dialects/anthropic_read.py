@@ -88,6 +88,7 @@ class Reader:
         self.regions: list[Region] = []
         self.turn = 0
         self.thinking = False
+        self.lost_before = False
         self.surplus = self._surplus_markers()
 
     def read(self) -> list[Region]:
@@ -270,6 +271,7 @@ class Reader:
         """Drop server calls without result and hosted results without call (ANT-SRV-1, -4)."""
         turns = [exchange for exchange in region.exchanges if exchange.assistants]
         found = gaps(cells_of(turns), self.memory.open_server if region.start == 0 else ())
+        self.lost_before = self.lost_before or found.lost_before
         for message, cell in found.callless:
             self._drop_cell(message, cell, "ANT-SRV-4")
         last = turns[-1] if turns else None

@@ -79,8 +79,12 @@ class Writer:
             out += exchange.assistants
             out += exchange.users
         at_end = region.stop == len(self.items)
-        if system:
-            out += [as_user_note(self.record, message) for message in system]
+        notes = [as_user_note(self.record, message) for message in system]
+        last = region.exchanges[-1] if region.exchanges else None
+        if last is not None and last.results_only:
+            carried += [(cell, last.results_only) for note in notes for cell in note.cells]
+        else:
+            out += notes
         for cell, rule in carried:
             self._say_deferred(cell, rule, gone=True)
         self.result.deferred += [cell.block for cell, _ in carried]
