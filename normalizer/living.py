@@ -174,10 +174,11 @@ class Normalizer:
 
     def _repaired(self, items: list[Any], context: Context) -> Repaired:
         speaks = self._speaks
-        found = speaks.scan(items, self._request, context.evidences.ids, follows=context.follows)
         if items and speaks.must_look(self._memory, items):
-            found.spans[:] = [(0, len(items))]
-            found.odd[:] = [0]
+            found = speaks.everything(items)
+        else:
+            known = context.evidences.ids
+            found = speaks.scan(items, self._request, known, follows=context.follows)
         return speaks.repair(items, found, context) if found.spans else Repaired()
 
     def _context(self) -> Context:

@@ -200,7 +200,7 @@ WRONG: list[Any] = [
 def test_any_wrong_value_at_any_place(api: Api) -> None:
     refused = 0
 
-    @settings(max_examples=400)
+    @settings(max_examples=300)
     @given(
         st.one_of(valid_history(api), damaged_history(api)),
         st.lists(st.tuples(st.integers(0, 10_000), st.sampled_from(WRONG)), min_size=1, max_size=2),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -233,7 +233,7 @@ class Writer:
             message.touched = True
         return message, cell
 
-    def _merged(self, call: Call, block: Item, more: list[Result]) -> Item:
+    def _merged(self, call: Call, block: Item, more: Sequence[Result]) -> Item:
         blocks = [block]
         for result in more:
             message, cell = result.item
