@@ -14,6 +14,7 @@ from stopkit.normalizer.dialects.openai_responses_bench import (
     Memory,
     calls_of,
     plain_items,
+    tool_name,
     user_item,
 )
 from stopkit.normalizer.dialects.openai_responses_check import is_chained, violations
@@ -56,7 +57,7 @@ def outcomes(items: list[Any], repaired: Repaired, context: Context) -> Iterator
             call_id = call_id if isinstance(call_id, str) else call.id
             occurrence = counts[call_id] = call.occurrence
             outcome, synthetic = _decided(verdict, context.evidences.of(call_id, occurrence))
-            yield CallOutcome(call_id, occurrence, call.name, outcome, synthetic)
+            yield CallOutcome(call_id, occurrence, tool_name(item), outcome, synthetic)
             continue
         found = (refusals if asked else outputs).get(str(call_id))
         if found is None or not isinstance(call_id, str):
