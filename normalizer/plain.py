@@ -57,7 +57,7 @@ def split_request(
     if request is not None and not isinstance(request, Mapping):
         raise HistoryError("the request is a mapping of its other fields", path="request")
     given = dict(request) if request else {}
-    if history.__class__ is list:
+    if isinstance(history, list) and history.__class__ is list:
         return history, given
     body = history
     if not isinstance(body, Mapping) and hasattr(body, "model_dump"):
@@ -69,7 +69,7 @@ def split_request(
         history = body[name]
         if api == "openai.responses" and isinstance(history, str):
             return [{"role": "user", "content": history}], given
-    if history.__class__ is list:
+    if isinstance(history, list) and history.__class__ is list:
         return history, given
     if isinstance(history, Sequence) and not isinstance(history, (str, bytes, bytearray)):
         return list(history), given

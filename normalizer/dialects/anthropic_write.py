@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
 from stopkit.normalizer.dialects.anthropic_blocks import CLIENT_ID, THINKING, blank, client_id
 from stopkit.normalizer.dialects.anthropic_parts import (
@@ -192,7 +192,7 @@ class Writer:
                 block["toolset_name"] = toolset
             old: Cell | None = None
             if verdict.keep is not None:
-                message, old = verdict.keep.item
+                message, old = cast("tuple[Message, Cell]", verdict.keep.item)
                 take_out(message, old)
             cell = Cell(block, call.index if old is None else old.where)
             self.record.add(
