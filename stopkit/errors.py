@@ -75,7 +75,7 @@ class StopkitError(Exception):
         correlation_id: str | None = None,
     ) -> None:
         super().__init__(message)
-        self.run_status = run_status
+        self.run_status: RunStatus | None = run_status
         self.correlation_id = correlation_id
 
     def envelope(self) -> ErrorEnvelope:

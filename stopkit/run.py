@@ -52,7 +52,7 @@ TRANSITIONS: Final[Mapping[RunStatus, frozenset[RunStatus]]] = MappingProxyType(
 TERMINAL: Final[frozenset[RunStatus]] = frozenset({"cancelled", "completed", "failed"})
 """No move leads out of these."""
 
-ENDED: Final[frozenset[RunStatus]] = TERMINAL | {"needs_reconciliation"}
+ENDED: Final[frozenset[RunStatus]] = frozenset({*TERMINAL, "needs_reconciliation"})
 """No worker has anything left to do for a run in one of these."""
 
 USER_MESSAGES: Final[Mapping[RunStatus, str]] = MappingProxyType(

@@ -54,7 +54,7 @@ class StopPolicy:
     its real result.  `verify_wait`: the end of what was cut.  `output_wait`: output after that,
     and the record of the end.  `deadline` bounds the whole; their sum where it is None.
 
-    `queued`: steers not yet sent are handed back (`drop`) or stay with the report as `kept`.
+    `queued`: steers not yet sent are handed back (`drop`) or wait for the next attempt (`keep`).
     `background`: detached tools are stopped like all others, or left at work and reported.
     """
 
@@ -84,9 +84,12 @@ class StopPolicy:
 
 @dataclass(frozen=True, slots=True)
 class StopPlan:
-    """Where a stop is, and by when each part of it ends.  `begin` makes one."""
+    """Where a stop is, and by when each part of it ends.  `begin` makes one.
 
-    cause: Cause
+    `cause` is None where the run came to its own end, and only its leftovers are settled.
+    """
+
+    cause: Cause | None
     policy: StopPolicy
     asked_at: float
     grace_until: float
@@ -96,7 +99,7 @@ class StopPlan:
     entered: tuple[tuple[Phase, float], ...] = ()
 
     @classmethod
-    def begin(cls, cause: Cause, policy: StopPolicy, now: float) -> StopPlan:
+    def begin(cls, cause: Cause | None, policy: StopPolicy, now: float) -> StopPlan:
         deadline_at = now + policy.total
         # With a deadline below the phases' sum, the last phases keep their share of what there is:
         # a grace that ate it all would leave nothing to record with.

@@ -1,0 +1,1079 @@
+"""`RunScope`: one run, its record, its signal, and the only door through which work starts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+import anyio
+from pydantic import JsonValue
+
+from stopkit.call import (
+    BodyEnd,
+    CallState,
+    Cancelled,
+    Raised,
+    Returned,
+    StillAtWork,
+    never_started,
+    text_of,
+)
+from stopkit.errors import (
+    ApprovalNotPending,
+    CleanupOnly,
+    InsideTheRun,
+    NotRecorded,
+    StopRequested,
+    StoreClosed,
+)
+from stopkit.files import snapshot
+from stopkit.history import ToolCall
+from stopkit.operation import Operation, Refuse, Replay, allocate_key, fingerprint
+from stopkit.outcome import Denied, Outcome
+from stopkit.report import RunReport
+from stopkit.run import RunRecord
+from stopkit.signal import StopSignal
+from stopkit.steer import Steer
+from stopkit.stop import Cause, CauseKind, StopPolicy
+from stopkit.stopping import IN_CLEANUP, Ending
+from stopkit.store import ledger
+from stopkit.store.ledger import Closed, StopReceipt
+from stopkit.store.tx import Tx
+from stopkit.text import FinalText, PartialText, TextBuffer
+from stopkit.tool import ThreadContext, Tool, ToolContext, Tools, by_name
+from stopkit.work import Complete, Work
+
+if TYPE_CHECKING:
+    from stopkit.store.sql import Store
+
+T = TypeVar("T")
+
+REFUSALS_BEFORE_BREACH = 3
+"""Times that the run's own code may knock at the closed door before that is reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRequest:
+    """A call that waits for somebody's word.  `occurrence` tells calls with one id apart."""
+
+    call_id: str
+    occurrence: int
+    name: str
+    arguments: Mapping[str, object]
+
+
+class RunScope:
+    """Made by `store.open_run` and `store.resume_run`; used once, with `async with`.
+
+    Inside, `model_request` and `run_calls` are the ways to start work.  A stop closes both, ends
+    what is at work, and cancels the code inside where that waits for something of its own.  The
+    block is left without an exception then, and `report` says what became of everything.
+
+    Cancelling the task that is inside is a stop too (cause `parent`); the cancellation goes on its
+    way once the run has its end.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        record: RunRecord,
+        *,
+        deadline: float | None,
+        policy: StopPolicy | None,
+        parent: RunScope | None,
+        complete: Complete | None,
+        messages: Sequence[JsonValue] = (),
+        inherited: Sequence[Operation] = (),
+    ) -> None:
+        self.id = record.id
+        self.session = record.session
+        self.attempt = record.attempt
+        self.signal = StopSignal(deadline=deadline, clock=store.clock, run=record.id)
+        self._work = Work(store, record, self.signal, policy or StopPolicy(), complete)
+        self._work.messages.extend(messages)
+        self._saved = len(messages)
+        self._saved_repairs = 0
+        self._ending = Ending(
+            self._work,
+            cancel_body=self._cancel_body,
+            body_is_outside=lambda: self._host is not None and self._inside == 0,
+            on_end=self._let_go,
+        )
+        self._ordinal = record.requests
+        self._seen: set[tuple[int, str, int]] = set()
+        self._keys = _InheritedKeys(inherited)
+        self._handed: list[str] = []
+        self._host: asyncio.Task[object] | None = None
+        self._inside = 0
+        self._refusals = 0
+        self._presses_seen = 0
+        self._durable_presses = 0
+        self._cancel_scope = anyio.CancelScope()
+        self._timer: asyncio.TimerHandle | None = None
+        self._unsubscribe = self.signal.on_press(self._asked)
+        self._unsubscribe_parent: Callable[[], None] | None = None
+        if parent is not None:
+            self._unsubscribe_parent = parent.signal.on_request(partial(self._parent_asked, parent))
+
+    # -- the block ------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> RunScope:
+        work = self._work
+        self._host = asyncio.current_task()
+        started = await work.store.write(
+            partial(ledger.start_run, run=self.id, at=work.clock.wall())
+        )
+        work.store.listen(self.id, self._noticed)
+        remaining = self.signal.remaining()
+        if remaining != float("inf"):
+            self._timer = work.loop.call_later(remaining, self._deadline_came)
+        self._cancel_scope.__enter__()
+        if isinstance(started, Closed):
+            # Stopped while it was queued: the block is entered, and nothing starts in it.
+            self._take_notice(started)
+        else:
+            work.record = started
+        if self.signal.requested:
+            self._begin()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        own_cancel = bool(self._cancel_scope.__exit__(exc_type, exc, traceback))
+        work = self._work
+        cancelled = isinstance(exc, asyncio.CancelledError) and not own_cancel
+        swallow = own_cancel or self._is_own_stop(exc)
+        if cancelled:
+            self.signal.request("parent", words="the task that ran it was cancelled")
+        elif isinstance(exc, (KeyboardInterrupt, SystemExit)):
+            self.signal.request("shutdown", words=type(exc).__name__)
+        elif exc is not None and not swallow:
+            work.failure = f"{type(exc).__name__}: {exc}"
+            work.body_failed = True
+        if not work.body_left.done():
+            work.body_left.set_result(None)
+        self._begin()
+        absorbed = await self._await_end()
+        if absorbed and (exc is None or swallow):
+            # It was taken in for the time of the end only, and now goes on its way.
+            raise asyncio.CancelledError
+        return swallow
+
+    @property
+    def report(self) -> RunReport:
+        """What the run came to.
+
+        Raises:
+            InsideTheRun: while it has no end.
+        """
+        if not self._ending.ended.done():
+            raise InsideTheRun("the run has no report before its end", correlation_id=self.id)
+        return self._ending.ended.result()
+
+    @property
+    def record(self) -> RunRecord:
+        """The record as this process last wrote or read it."""
+        return self._work.record
+
+    @property
+    def messages(self) -> tuple[object, ...]:
+        """The saved messages, those of earlier attempts first."""
+        return tuple(self._work.messages)
+
+    # -- the door -------------------------------------------------------------------------------
+
+    async def model_request(self, send: Callable[[], Awaitable[T]]) -> T:
+        """Send one request to a model, if the run may.
+
+        Raises:
+            StopRequested: once a stop is asked for; the request was not sent, or was cut.
+            NotRecorded: if it could not be written down first; it was not sent.
+
+        Cancellation: cuts the request.  That the provider stopped too is not known.
+        """
+        async with self._door("model_request"):
+            work = self._work
+            await work.pause("before_model_request")
+            await self._check("model_request")
+            begun = await self._unless_closed(
+                work.store.submit(
+                    partial(ledger.begin_request, run=self.id, at=work.clock.wall()),
+                    patience=work.patience(),
+                ),
+                "model_request",
+            )
+            if isinstance(begun, Closed):
+                self._take_notice(begun)
+                await self._check("model_request")
+            ordinal = cast(int, begun)
+            self._ordinal = ordinal
+            if self.signal.requested:
+                work.event("request.ended", {"request": ordinal, "how": "not_sent"})
+                await self._check("model_request")
+            steers = self._send_steers(ordinal)
+            task = work.loop.create_task(_awaited(send()))
+            work.requests[task] = ordinal
+            task.add_done_callback(self._request_ended)
+            try:
+                await asyncio.wait({task})
+            except asyncio.CancelledError:
+                work.cut_requests.add(task)
+                task.cancel()
+                raise
+            if task.cancelled():
+                await self._check("model_request")
+                raise asyncio.CancelledError
+            reply = task.result()
+            self._steers_applied(steers, ordinal)
+            await work.pause("after_model_request")
+            return reply
+
+    async def run_calls(
+        self, calls: Sequence[ToolCall], tools: Tools, *, limit: int | None = None
+    ) -> list[Outcome]:
+        """Run the calls of one reply, at most `limit` at a time; an outcome each, in their order.
+
+        A tool's own error is an outcome.  After the close every call is `not_started`.
+
+        Raises:
+            CleanupOnly: inside a clean-up function, for any tool whose effect is not `cleanup`.
+
+        Cancellation: cuts these calls as a stop would; their outcomes are in the report.
+        """
+        table = by_name(tools)
+        cleanup = IN_CLEANUP.get()
+        if cleanup and any(
+            (found := table.get(call.name)) is None or found.effect != "cleanup" for call in calls
+        ):
+            raise CleanupOnly("clean-up may save, release and verify", correlation_id=self.id)
+        slots = asyncio.Semaphore(limit) if limit else None
+        states = [self._register(call, table.get(call.name), cleanup) for call in calls]
+        with self._within():
+            work = self._work
+            performers = [work.loop.create_task(self._perform(state, slots)) for state in states]
+            work.performers.update(performers)
+            for performer in performers:
+                performer.add_done_callback(work.performers.discard)
+            try:
+                if performers:
+                    await asyncio.wait(performers)
+            except asyncio.CancelledError:
+                for state, performer in zip(states, performers, strict=True):
+                    self._cut_call(state, performer)
+                raise
+            for performer in performers:
+                if not performer.cancelled() and (error := performer.exception()) is not None:
+                    raise error
+            if any(state.outcome is None for state in states):
+                # Only the end of the whole loop cancels performers from elsewhere.
+                raise asyncio.CancelledError
+        return [cast(Outcome, state.outcome) for state in states]
+
+    async def run_call(self, call: ToolCall, tools: Tools) -> Outcome:
+        """`run_calls` for one call."""
+        return (await self.run_calls([call], tools))[0]
+
+    # -- approvals ------------------------------------------------------------------------------
+
+    @property
+    def approvals(self) -> tuple[ApprovalRequest, ...]:
+        """The calls that wait for an approval."""
+        return tuple(
+            ApprovalRequest(
+                state.call.id, state.call.occurrence, state.call.name, state.operation.arguments
+            )
+            for state in self._work.calls
+            if state.approval is not None and not state.approval.done()
+        )
+
+    def approve(self, call_id: str, *, by: str, occurrence: int = 1) -> None:
+        """Let a call start.
+
+        Raises:
+            ApprovalNotPending: if it does not wait, or not any more.
+        """
+        approval = self._waiting(call_id, occurrence)
+        self._work.event("approval.approved", {"call_id": call_id, "by": by})
+        approval.set_result(None)
+
+    def deny(self, call_id: str, reason: str, *, by: str, occurrence: int = 1) -> None:
+        """Keep a call from running, and no other; `reason` goes to the model.
+
+        Raises:
+            ApprovalNotPending: if it does not wait, or not any more.
+        """
+        approval = self._waiting(call_id, occurrence)
+        self._work.event("approval.denied", {"call_id": call_id, "by": by, "reason": reason})
+        approval.set_result(Denied(by=by, reason=reason))
+
+    # -- steering -------------------------------------------------------------------------------
+
+    async def steer(self, content: str | Mapping[str, JsonValue]) -> Steer:
+        """Queue a message for the run's next model request.
+
+        Raises:
+            StopRequested: after the close; the message stays with its author.
+            NotRecorded: if it could not be written down.
+        """
+        await self._check("steer")
+        work = self._work
+        steer = Steer(work.store.ids("steer"), self.id, content)
+        await work.store.write(partial(ledger.add_steer, steer=steer, at=work.clock.wall()))
+        work.steers[steer.id] = steer
+        if self.signal.requested:
+            # The stop handed back what was queued before this one came.
+            work.steers[steer.id] = steer.end()
+        return work.steers[steer.id]
+
+    def steers_due(self) -> list[dict[str, JsonValue]]:
+        """The queued messages, in order, for the next model request; each is handed out once."""
+        due = [
+            steer
+            for steer in self._work.steers.values()
+            if steer.status == "queued" and steer.id not in self._handed
+        ]
+        if self.signal.requested:
+            return []
+        self._handed.extend(steer.id for steer in due)
+        return [steer.message() for steer in due]
+
+    # -- text and messages ----------------------------------------------------------------------
+
+    def text(self) -> TextBuffer:
+        """A buffer for the text of one reply, made durable as it comes in."""
+        work = self._work
+        name = work.store.ids("text")
+
+        def save(offset: int, chunk: str) -> None:
+            work.event("text.partial", {"text": name, "offset": offset, "chunk": chunk})
+
+        def finished(text: FinalText) -> None:
+            work.event("text.final", {"text": text.id, "length": len(text.text)})
+
+        buffer = TextBuffer(
+            name, self.signal, now=work.clock.monotonic, save=save, finished=finished
+        )
+        work.texts.append(buffer)
+        return buffer
+
+    def shown(self, text: FinalText | PartialText) -> None:
+        """Tell that a text was shown to somebody, as what its type says."""
+        kind = "final" if isinstance(text, FinalText) else "partial"
+        self._work.event("text.shown", {"text": text.id, "as": kind})
+
+    async def save(self, messages: Sequence[object], *, repairs: Sequence[object] = ()) -> None:
+        """Record the conversation until here: what a resume starts from.
+
+        `messages` is the whole of it; what was saved before is not written again.
+
+        Raises:
+            NotRecorded: if it could not be written.
+        """
+        work = self._work
+        new = list(messages[self._saved :])
+        start, self._saved = self._saved, self._saved + len(new)
+        new_repairs = list(repairs[self._saved_repairs :])
+        repairs_start = self._saved_repairs
+        self._saved_repairs += len(new_repairs)
+        del work.messages[start:]
+        work.messages.extend(new)
+
+        def append(tx: Tx) -> None:
+            ledger.append_messages(tx, self.id, start, new)
+            ledger.append_repairs(tx, self.id, repairs_start, new_repairs)
+
+        try:
+            await asyncio.shield(asyncio.wrap_future(work.write(append, "messages")))
+        except StopkitError:
+            self._saved, self._saved_repairs = start, repairs_start
+            raise
+
+    # -- stopping -------------------------------------------------------------------------------
+
+    def on_cleanup(self, cleanup: Callable[[], Awaitable[object]]) -> None:
+        """Call `cleanup` when the run ends, within the grace: to save, release and verify.
+
+        It runs in a task of its own, which the stop does not cancel before that.
+        """
+        self._work.cleanups.append(cleanup)
+
+    async def request_stop(
+        self,
+        cause: Cause | CauseKind = "user",
+        *,
+        actor: str | None = None,
+        words: str | None = None,
+    ) -> StopReceipt:
+        """Ask for the stop and say what became of the request; the stop goes on by itself.
+
+        Returns once the request is recorded, or could not be within the policy's `ack_wait`.
+
+        Cancellation: the request stands.
+        """
+        work = self._work
+        if self._ending.ended.done():
+            record = await work.store.load(self.id)
+            return _receipt(record, first=False)
+        first = self.signal.request(cause, actor=actor, words=words)
+        self._begin()
+        with self._within():
+            await asyncio.wait({work.request_known}, timeout=work.policy.ack_wait)
+        if not work.request_recorded:
+            return StopReceipt(
+                self.id,
+                cause=self.signal.cause,
+                first=first,
+                presses=self.signal.presses,
+                error="the request is not recorded, or not yet",
+            )
+        return _receipt(await work.store.load(self.id), first=first)
+
+    async def stop(
+        self,
+        cause: Cause | CauseKind = "user",
+        *,
+        actor: str | None = None,
+        words: str | None = None,
+    ) -> RunReport:
+        """Ask for the stop and wait for the run's end, which comes by the policy's deadline.
+
+        Raises:
+            InsideTheRun: from the run's own code, which has to be left for the run to end.
+
+        Cancellation: the stop goes on.
+        """
+        self._refuse_inside()
+        if not self._ending.ended.done():
+            self.signal.request(cause, actor=actor, words=words)
+            self._begin()
+        return await self.wait()
+
+    async def wait(self) -> RunReport:
+        """Wait for the run's end.
+
+        Raises:
+            InsideTheRun: from the run's own code.
+
+        Cancellation: changes nothing for the run.
+        """
+        self._refuse_inside()
+        return await asyncio.shield(self._ending.ended)
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _refuse_inside(self) -> None:
+        if asyncio.current_task() is self._host and not self._work.body_left.done():
+            raise InsideTheRun(
+                "the run's own code cannot wait for the run's end; use request_stop",
+                correlation_id=self.id,
+            )
+
+    def _asked(self) -> None:
+        # In any thread, signal handlers included.
+        with contextlib.suppress(RuntimeError):
+            self._work.loop.call_soon_threadsafe(self._begin_or_press)
+
+    def _begin_or_press(self) -> None:
+        if self._ending.ended.done() or not self.signal.requested:
+            return
+        if not self._ending.started:
+            self._begin()
+        work = self._work
+        if work.plan is not None and work.plan.cause is None:
+            # The run had come to its own end by itself; the record says which was first.
+            work.record_request()
+        while self._presses_seen < self.signal.presses:
+            self._presses_seen += 1
+            self._ending.press()
+            if self._durable_presses < self._presses_seen:
+                self._durable_presses = self._presses_seen
+                work.write(partial(ledger.press, run=self.id), "a repeated request")
+
+    def _begin(self) -> None:
+        if not self._ending.started:
+            if self.signal.requested:
+                self._presses_seen = 1
+                self._durable_presses = max(self._durable_presses, 1)
+            self._ending.start()
+
+    def _noticed(self, cause: Cause, presses: int | None) -> None:
+        # In the writer's thread, or in that of a task which asked through the store.
+        if presses is None:
+            self.signal.request(cause)
+            return
+        with contextlib.suppress(RuntimeError):
+            self._work.loop.call_soon_threadsafe(self._recorded_elsewhere, presses)
+        while self.signal.presses < presses:
+            self.signal.request(cause)
+
+    def _recorded_elsewhere(self, presses: int) -> None:
+        self._work.request_is_recorded()
+        self._durable_presses = max(self._durable_presses, presses)
+
+    def _take_notice(self, closed: Closed) -> None:
+        # In any thread.  Before the signal: the stop that this begins finds it recorded.
+        with contextlib.suppress(RuntimeError):
+            self._work.loop.call_soon_threadsafe(self._recorded_elsewhere, 1)
+        if not self.signal.requested:
+            cause = closed.cause or Cause(
+                "operator", self._work.clock.wall(), words=f"its record says {closed.status}"
+            )
+            self.signal.request(cause)
+
+    def _parent_asked(self, parent: RunScope) -> None:
+        cause = parent.signal.cause
+        assert cause is not None
+        self.signal.request(cause.for_child(self._work.clock.wall()))
+
+    def _deadline_came(self) -> None:
+        # The first look at a passed deadline makes the request.
+        if not self.signal.requested:
+            self.signal.request("deadline")
+
+    def _cancel_body(self) -> None:
+        if not self._work.body_left.done():
+            self._cancel_scope.cancel()
+
+    def _let_go(self) -> None:
+        self._work.store.unlisten(self.id)
+        self._unsubscribe()
+        if self._unsubscribe_parent is not None:
+            self._unsubscribe_parent()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def _await_end(self) -> bool:
+        """Wait for the end; True if that took in a cancellation."""
+        absorbed = False
+        ended = self._ending.ended
+        # The shield keeps an outer cancel scope of anyio from cancelling at every turn of the
+        # loop.  A raw cancel goes through it, and hurries the end as a press would.
+        with anyio.CancelScope(shield=True):
+            while not ended.done():
+                try:
+                    await asyncio.wait({ended})
+                except asyncio.CancelledError:
+                    absorbed = True
+                    self._ending.press()
+        ended.result()
+        return absorbed
+
+    def _is_own_stop(self, exc: BaseException | None) -> bool:
+        if isinstance(exc, BaseExceptionGroup):
+            return all(self._is_own_stop(inner) for inner in exc.exceptions)
+        return (
+            isinstance(exc, StopRequested)
+            and self.signal.requested
+            and exc.cause is self.signal.cause
+        )
+
+    @contextlib.asynccontextmanager
+    async def _door(self, where: str) -> AsyncIterator[None]:
+        await self._check(where)
+        if IN_CLEANUP.get():
+            raise CleanupOnly("clean-up may not go on with the task", correlation_id=self.id)
+        with self._within():
+            yield
+
+    @contextlib.contextmanager
+    def _within(self) -> Iterator[None]:
+        """Count the run's own task in, so that a stop ends its wait by way of the door."""
+        host = asyncio.current_task() is self._host
+        if host:
+            self._inside += 1
+        try:
+            yield
+        finally:
+            if host:
+                self._inside -= 1
+
+    async def _check(self, where: str) -> None:
+        if not (self.signal.requested or self._ending.started):
+            return
+        self._refusals += 1
+        if self._refusals == REFUSALS_BEFORE_BREACH:
+            self._work.breach(f"the run's own code goes on after the close, at {where}")
+        # Code that catches this and tries again must not keep the loop from ending it.
+        await asyncio.sleep(0)
+        raise StopRequested(
+            cause=self.signal.cause,
+            where=where,
+            run_status=self._work.record.status,
+            correlation_id=self.id,
+        )
+
+    async def _unless_closed(self, future: Future[T], where: str) -> T:
+        """A write's result; taken back, if it has not begun, when the run closes."""
+        wrapped = asyncio.wrap_future(future)
+        if IN_CLEANUP.get():
+            return await wrapped
+        closed = self._work.closed
+        if not wrapped.done() and not closed.done():
+            waiting: list[asyncio.Future[Any]] = [wrapped, closed]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if not wrapped.done() and future.cancel():
+            await self._check(where)
+        return await wrapped
+
+    def _register(self, call: ToolCall, tool: Tool | None, cleanup: bool) -> CallState:
+        occurrence = call.occurrence
+        while (self._ordinal, call.id, occurrence) in self._seen:
+            occurrence += 1
+        self._seen.add((self._ordinal, call.id, occurrence))
+        if occurrence != call.occurrence:
+            call = replace(call, occurrence=occurrence)
+        arguments = call.arguments if isinstance(call.arguments, Mapping) else {}
+        effect = tool.effect if tool else "read"
+        operation = Operation(
+            key=allocate_key(self._work.record.lineage, self._ordinal, call.id, occurrence),
+            run=self.id,
+            request=self._ordinal,
+            call_id=call.id,
+            occurrence=occurrence,
+            name=call.name,
+            arguments=arguments,
+            fingerprint=fingerprint(call.name, arguments),
+            effect=effect,
+            stage="intended",
+        )
+        state = CallState(call, tool, operation, self._work.loop, cleanup=cleanup)
+        self._work.calls.append(state)
+        return state
+
+    async def _perform(self, state: CallState, slots: asyncio.Semaphore | None) -> None:
+        """Bring one call to its outcome."""
+        work = self._work
+        try:
+            if slots is None:
+                await self._start(state)
+            else:
+                async with slots:
+                    await self._start(state)
+                    await state.ended
+        except StopRequested:
+            self._settle_unstarted(state, "the run was stopped before it started")
+        except (NotRecorded, StoreClosed) as error:
+            work.settle(
+                state,
+                never_started(
+                    state, f"its record could not be written: {error}", cause="not_recorded"
+                ),
+            )
+        await state.ended
+        if not state.done.done():
+            # Once a stop is on, the report says what was not recorded; nobody waits for it here.
+            await asyncio.wait({state.done, work.closed}, return_when=asyncio.FIRST_COMPLETED)
+        await work.pause("after_record")
+
+    def _settle_unstarted(self, state: CallState, reason: str) -> None:
+        cause = self.signal.cause
+        self._work.settle(state, never_started(state, reason, cause=cause.kind if cause else None))
+
+    def _may_start(self, state: CallState) -> bool:
+        """Whether a call may go on towards its start."""
+        if state.outcome is not None:
+            return False
+        return state.cleanup or not (self.signal.requested or self._ending.started)
+
+    async def _start(self, state: CallState) -> None:
+        work = self._work
+        tool = state.tool
+        await work.pause("before_enqueue")
+        if not self._may_start(state):
+            self._settle_unstarted(state, "the run was stopped before it was queued")
+            return
+        if tool is None:
+            work.settle(state, never_started(state, f"there is no tool {state.call.name!r}"))
+            return
+        if not isinstance(state.call.arguments, Mapping):
+            work.settle(state, never_started(state, "its arguments never became whole JSON"))
+            return
+        try:
+            arguments = tool.bind(state.call.arguments)
+            self._give_key(state, tool)
+            asks = tool.asks_first(state.call.arguments)
+        except Exception as error:
+            work.settle(state, never_started(state, f"its arguments do not fit: {error}"))
+            return
+        if asks and not await self._approved(state):
+            return
+        await work.pause("before_start")
+        if not self._may_start(state):
+            self._settle_unstarted(state, "the run was stopped before it started")
+            return
+        if not await self._intend(state, tool):
+            return
+        await work.pause("after_intend")
+        if not self._may_start(state):
+            self._settle_unstarted(state, "the run was stopped before it started")
+            return
+        self._launch(state, tool, arguments)
+
+    async def _approved(self, state: CallState) -> bool:
+        work = self._work
+        approval = state.approval = work.loop.create_future()
+        work.event(
+            "approval.requested",
+            {
+                "call_id": state.call.id,
+                "occurrence": state.call.occurrence,
+                "name": state.call.name,
+            },
+        )
+        refusal = await approval
+        if refusal is not None:
+            work.settle(state, refusal.model_copy(update={"key": state.operation.key}))
+            return False
+        return True
+
+    def _waiting(self, call_id: str, occurrence: int) -> asyncio.Future[Outcome | None]:
+        for state in self._work.calls:
+            if (state.call.id, state.call.occurrence) == (call_id, occurrence) and (
+                state.approval is not None and not state.approval.done()
+            ):
+                return state.approval
+        raise ApprovalNotPending(
+            f"call {call_id} does not wait for an approval", correlation_id=self.id
+        )
+
+    def _give_key(self, state: CallState, tool: Tool) -> None:
+        arguments = state.operation.arguments
+        key = tool.key(arguments) if tool.key else None
+        if key is None and tool.effect in ("write", "detached"):
+            key = self._keys.take(state.operation.fingerprint)
+        if key is not None:
+            state.operation = replace(state.operation, key=key)
+
+    async def _intend(self, state: CallState, tool: Tool) -> bool:
+        """Write the row; True if the call may start."""
+        work = self._work
+        at = work.clock.wall()
+        allocated = state.operation
+        operation = replace(allocated, intended_at=at)
+        if tool.effect in ("write", "detached") and not tool.says_when:
+            operation = replace(
+                operation, stage="dispatched", dispatched_at=at, first_dispatched_at=at
+            )
+        admission = await self._unless_closed(
+            work.store.submit(
+                partial(
+                    ledger.intend,
+                    operation=operation,
+                    at=at,
+                    retention=tool.retention,
+                    cleanup=state.cleanup,
+                ),
+                patience=work.patience(),
+            ),
+            "start",
+        )
+        if isinstance(admission, Closed):
+            self._take_notice(admission)
+            self._settle_unstarted(state, "the run was stopped before it started")
+            return False
+        if isinstance(admission, (Replay, Refuse)):
+            # The row of the key is the earlier operation's; this call gets one of its own.
+            own = allocate_key(
+                work.record.lineage, operation.request, state.call.id, state.call.occurrence
+            )
+            outcome = admission.outcome.model_copy(update={"key": operation.key})
+            state.operation = replace(allocated, key=own)
+            work.settle(state, outcome)
+            return False
+        state.operation = operation
+        state.dispatched = operation.dispatched_at is not None
+        state.stage = "intended"
+        return True
+
+    def _launch(self, state: CallState, tool: Tool, arguments: dict[str, object]) -> None:
+        work = self._work
+        # Clean-up runs while the run's own signal is set: it has one of its own.
+        if state.cleanup:
+            signal = StopSignal(clock=work.clock, deadline=tool.timeout, run=self.id)
+        else:
+            signal = self.signal.child(deadline=tool.timeout)
+        state.signal = signal
+        state.stage = "running"
+        state.started_at = work.clock.monotonic()
+        state.task = work.loop.create_task(self._body(state, tool, arguments, signal))
+        state.task.add_done_callback(partial(self._body_ended, state))
+        if tool.timeout is not None:
+            timer = work.loop.call_later(tool.timeout, self._time_out, state)
+            state.task.add_done_callback(lambda _task: timer.cancel())
+
+    def _time_out(self, state: CallState) -> None:
+        if state.outcome is None and state.task is not None and state.cut_at is None:
+            state.timed_out = True
+            state.task.cancel()
+
+    async def _body(
+        self, state: CallState, tool: Tool, arguments: dict[str, object], signal: StopSignal
+    ) -> object:
+        work = self._work
+        if tool.files is not None:
+            paths = list(tool.files(state.operation.arguments))
+            state.snapshot = await asyncio.to_thread(snapshot, paths)
+        ports = _CallPorts(work, state, self._take_notice)
+        if tool.in_thread:
+            result = await self._in_thread(state, tool, arguments, signal, ports)
+        else:
+            function = cast("Callable[..., Awaitable[object]]", tool.function)
+            if tool.takes_context:
+                context = ToolContext(
+                    signal=signal,
+                    key=state.operation.key,
+                    run=self.id,
+                    attempt=self.attempt,
+                    ports=ports,
+                )
+                result = await function(context, **arguments)
+            else:
+                result = await function(**arguments)
+        state.returned = text_of(result)
+        state.returned_at = work.clock.monotonic()
+        await work.pause("before_record")
+        return None
+
+    async def _in_thread(
+        self,
+        state: CallState,
+        tool: Tool,
+        arguments: dict[str, object],
+        signal: StopSignal,
+        ports: _CallPorts,
+    ) -> object:
+        """Run a plain function in a thread of its own, which an exit of the process ends.
+
+        A pool would not do: asyncio waits at its end for threads of a pool.
+        """
+        future: Future[object] = Future()
+        # Marked as running, it cannot be cancelled: its result is kept even if nobody waits.
+        future.set_running_or_notify_cancel()
+        state.thread = future
+        given: tuple[object, ...] = ()
+        if tool.takes_context:
+            given = (
+                ThreadContext(
+                    signal=signal,
+                    key=state.operation.key,
+                    run=self.id,
+                    attempt=self.attempt,
+                    ports=ports,
+                ),
+            )
+
+        def work() -> None:
+            try:
+                future.set_result(tool.function(*given, **arguments))
+            except BaseException as error:
+                future.set_exception(error)
+
+        future.add_done_callback(partial(self._thread_ended, state))
+        context = contextvars.copy_context()
+        threading.Thread(
+            target=context.run, args=(work,), name=f"stopkit-tool-{tool.name}", daemon=True
+        ).start()
+        return await asyncio.wrap_future(future)
+
+    def _thread_ended(self, state: CallState, future: Future[object]) -> None:
+        def late() -> None:
+            if state.abandoned:
+                error = future.exception()
+                self._work.body_ended(
+                    state, Raised(error) if error else Returned(text_of(future.result()))
+                )
+
+        with contextlib.suppress(RuntimeError):
+            self._work.loop.call_soon_threadsafe(late)
+
+    def _body_ended(self, state: CallState, task: asyncio.Task[object]) -> None:
+        end: BodyEnd
+        if task.cancelled():
+            end = Cancelled()
+        elif (error := task.exception()) is not None:
+            end = Raised(error)
+        else:
+            end = Returned("")
+        if state.returned is not None:
+            end = Returned(state.returned)
+            if state.cut_at is not None and state.returned_at > state.cut_at:
+                self._work.breach(f"{state.label} swallowed its cancellation and went on")
+        elif isinstance(end, Cancelled) and state.thread is not None and not state.thread.done():
+            state.abandoned = True
+            end = StillAtWork()
+            self._work.unconfirmed.append(f"{state.label}: its thread is still at work")
+        if state.snapshot is not None and state.diff is None:
+            state.diff = state.snapshot.compare()
+            self._work.event(
+                "files.changed",
+                {
+                    "key": state.operation.key,
+                    "changed": [list(entry) for entry in state.diff.changed],
+                    "unchanged": [list(entry) for entry in state.diff.unchanged],
+                    "unknown": [list(entry) for entry in state.diff.unknown],
+                },
+            )
+        self._work.body_ended(state, end)
+
+    def _cut_call(self, state: CallState, performer: asyncio.Task[None]) -> None:
+        """End a call that its caller does not wait for any more."""
+        if state.outcome is not None:
+            return
+        if state.stage in ("queued", "intended"):
+            performer.cancel()
+            self._work.settle(state, never_started(state, "its caller was cancelled"))
+        elif state.task is not None and not (
+            state.dispatched and state.effect in ("write", "detached")
+        ):
+            state.cut_at = self._work.clock.monotonic()
+            state.task.cancel()
+
+    def _request_ended(self, task: asyncio.Task[object]) -> None:
+        work = self._work
+        ordinal = work.requests.pop(task)
+        cut = task in work.cut_requests
+        work.cut_requests.discard(task)
+        data: dict[str, JsonValue] = {"request": ordinal}
+        if task.cancelled():
+            # That we hung up says nothing about the provider.
+            work.event("request.ended", {**data, "how": "cut", "upstream": "unconfirmed"})
+        elif (error := task.exception()) is not None:
+            how = "cut" if isinstance(error, StopRequested) else "failed"
+            said = f"{type(error).__name__}: {error}"
+            work.event("request.ended", {**data, "how": how, "error": said})
+        else:
+            work.event("request.ended", {**data, "how": "completed", "late": cut})
+
+    def _send_steers(self, ordinal: int) -> list[str]:
+        work = self._work
+        sent: list[str] = []
+        for name in self._handed:
+            steer = work.steers[name]
+            if steer.status == "queued":
+                self._move_steer(steer.move("sent", f"request {ordinal} carries it"))
+                sent.append(name)
+        self._handed.clear()
+        return sent
+
+    def _steers_applied(self, names: Sequence[str], ordinal: int) -> None:
+        for name in names:
+            steer = self._work.steers[name]
+            if steer.status == "sent":
+                self._move_steer(steer.move("applied", f"request {ordinal} carried it"))
+
+    def _move_steer(self, steer: Steer) -> None:
+        work = self._work
+        work.steers[steer.id] = steer
+        work.write(
+            partial(ledger.move_steer, steer=steer, at=work.clock.wall()), f"steer {steer.id}"
+        )
+
+
+class _InheritedKeys:
+    """The keys that a resumed run takes over: one tool, one set of arguments, one candidate."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        latest = {operation.key: operation for operation in operations}
+        self._keys: dict[str, list[str]] = {}
+        for operation in latest.values():
+            ran = operation.outcome is not None and operation.outcome.status == "succeeded"
+            if operation.effect in ("write", "detached") and not ran:
+                self._keys.setdefault(operation.fingerprint, []).append(operation.key)
+
+    def take(self, mark: str) -> str | None:
+        keys = self._keys.get(mark, [])
+        return keys.pop() if len(keys) == 1 else None
+
+
+class _CallPorts:
+    """What a tool's context reaches of its run."""
+
+    def __init__(self, work: Work, state: CallState, take_notice: Callable[[Closed], None]) -> None:
+        self._work = work
+        self._state = state
+        self._take_notice = take_notice
+
+    def dispatch(self) -> Future[None]:
+        work = self._work
+        outer: Future[None] = Future()
+        inner = work.store.submit(
+            partial(
+                ledger.dispatch,
+                run=work.run,
+                key=self._state.operation.key,
+                at=work.clock.wall(),
+                cleanup=self._state.cleanup,
+            ),
+            patience=work.patience(),
+        )
+
+        def written(done: Future[Closed | None]) -> None:
+            if (error := done.exception()) is not None:
+                _fail(outer, error)
+            elif (closed := done.result()) is not None:
+                self._take_notice(closed)
+                _fail(outer, StopRequested(cause=closed.cause, where="dispatch"))
+            elif outer.set_running_or_notify_cancel():
+                outer.set_result(None)
+
+        inner.add_done_callback(written)
+        return outer
+
+    def committed(self) -> None:
+        self._state.dispatched = True
+
+    async def paused(self, point: Literal["before_dispatch", "after_dispatch"]) -> None:
+        await self._work.pause(point)
+
+    def output(self, text: str) -> None:
+        self._state.output.append(text)
+
+    def receipt(self, text: str | None, provider_request_id: str | None) -> None:
+        state, work = self._state, self._work
+        if text is not None:
+            state.receipts.append(text)
+        state.provider_request_id = provider_request_id or state.provider_request_id
+        work.write(
+            partial(
+                ledger.add_receipt,
+                run=work.run,
+                key=state.operation.key,
+                receipts=tuple(state.receipts),
+                provider_request_id=state.provider_request_id,
+            ),
+            f"a receipt of {state.label}",
+        )
+
+
+def _fail(future: Future[None], error: BaseException) -> None:
+    if future.set_running_or_notify_cancel():
+        future.set_exception(error)
+
+
+async def _awaited(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+def _receipt(record: RunRecord, *, first: bool) -> StopReceipt:
+    return StopReceipt(
+        run=record.id,
+        status=record.status,
+        cause=record.cause,
+        recorded=True,
+        first=first,
+        presses=record.presses,
+        observed=record.status not in ("queued", "running", "cancel_requested"),
+        version=record.version,
+    )
