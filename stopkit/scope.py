@@ -31,6 +31,7 @@ from stopkit.errors import (
     CleanupOnly,
     InsideTheRun,
     NotRecorded,
+    StopkitError,
     StopRequested,
     StoreClosed,
 )
@@ -92,6 +93,7 @@ class RunScope:
         complete: Complete | None,
         messages: Sequence[JsonValue] = (),
         inherited: Sequence[Operation] = (),
+        steers: Sequence[Steer] = (),
     ) -> None:
         self.id = record.id
         self.session = record.session
@@ -99,6 +101,7 @@ class RunScope:
         self.signal = StopSignal(deadline=deadline, clock=store.clock, run=record.id)
         self._work = Work(store, record, self.signal, policy or StopPolicy(), complete)
         self._work.messages.extend(messages)
+        self._work.steers.update((steer.id, steer) for steer in steers)
         self._saved = len(messages)
         self._saved_repairs = 0
         self._ending = Ending(

@@ -172,8 +172,8 @@ class StopReceipt:
 
     `recorded` is True only once the request is committed; `status` and `version` are the
     record's, None where it could not be written, which `error` explains.  `first` is False for a
-    repeat, and for a run that had ended; neither changes the record.  Nothing here says that anybody saw it:
-    `observed` is whether the worker had by then.
+    repeat, and for a run that had ended; neither changes the record.  Nothing here says that
+    anybody saw it: `observed` is whether the worker had by then.
     """
 
     run: str
@@ -596,7 +596,7 @@ def take_over(tx: Tx, run: str, at: float) -> RunRecord:
         settlements=settlements,
         steers=[steer.end() for steer in steers_of(tx, run)],
         failure=None if asked else "its worker was lost",
-        data={"taken_over": True},
+        data={"taken_over": True, "orphaned": len(settlements)},
     )
 
 
@@ -629,6 +629,8 @@ def resume_run(tx: Tx, old: str, new: RunRecord, at: float) -> RunRecord:
     append_repairs(tx, new.id, 0, repairs_of(tx, old))
     # Steers that were kept for this attempt; all others have their end.
     tx.execute(_KEPT_STEERS, {"run": old, "to": new.id})
+    for steer in steers_of(tx, new.id):
+        tx.event(new.id, "steer.queued", at, {"steer": steer.id, "kept_from": old})
     return new
 
 

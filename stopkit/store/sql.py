@@ -196,6 +196,7 @@ class Store(ABC):
             complete=complete,
             messages=messages,
             inherited=lineage,
+            steers=await self.read(partial(ledger.steers_of, run=record.id)),
         )
 
     async def request_stop(
