@@ -441,7 +441,8 @@ class RunScope:
                 presses=self.signal.presses,
                 error="the request is not recorded, or not yet",
             )
-        return _receipt(await work.store.load(self.id), first=first)
+        # Somebody may have asked through the record while this one was on its way there.
+        return _receipt(await work.store.load(self.id), first=first and work.recorded_first)
 
     async def stop(
         self,

@@ -112,9 +112,8 @@ class Ending:
         else:
             self._enter("record")
             self._enter("tell")
-        await self._settle()
+        in_time = await self._settle()
         self._enter("account")
-        in_time = not work.unconfirmed
         settlements = work.account()
         for text in work.texts:
             if not text.finished:
@@ -140,6 +139,7 @@ class Ending:
                 settlements=settlements,
                 steers=steers,
                 failure=work.failure,
+                cause=work.signal.cause if stopped else None,
                 presses=work.signal.presses if stopped else 0,
                 data={
                     "unconfirmed": list(work.unconfirmed),
@@ -240,23 +240,30 @@ class Ending:
         else:
             state.receipts.append("the service was asked to cancel it")
 
-    async def _settle(self) -> None:
+    async def _settle(self) -> bool:
+        """Wait for what is at work, then cut it; True if all of it has ended."""
         work = self._work
         self._enter("settle")
         await self._pause("in_cleanup")
         for cleanup in work.cleanups:
             self._help(self._clean_up(cleanup))
         if await self._until(self._open_work, self._grace):
-            return
+            return True
         for state in work.calls:
             if state.task is not None and not state.task.done() and state not in self._kept:
                 self._cut(state)
         for task in [*work.requests, *self._helpers]:
             task.cancel()
+        if self._body_is_outside():
+            self._cancel_body()
+        # Code that waits at the door gets the outcomes of what was cut, and time to keep them.
+        if await self._until(self._open_work, self._half_of_verify):
+            return True
         self._cancel_body()
         if await self._until(self._open_work, self._verify):
-            return
+            return True
         self._name_what_is_left()
+        return False
 
     async def _clean_up(self, cleanup: Callable[[], object]) -> None:
         IN_CLEANUP.set(True)
@@ -393,6 +400,9 @@ class Ending:
     def _verify(self) -> float:
         assert self._work.plan is not None
         return self._work.plan.verify_until
+
+    def _half_of_verify(self) -> float:
+        return (self._grace() + self._verify()) / 2
 
     def _deadline(self) -> float:
         assert self._work.plan is not None

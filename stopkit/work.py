@@ -71,6 +71,7 @@ class Work:
         self.failure: str | None = None
         self.body_failed = False
         self.request_recorded = False
+        self.recorded_first = False
         self._request_submitted = False
         self.not_persisted: list[str] = []
         self.unconfirmed: list[str] = []
@@ -206,6 +207,8 @@ class Work:
 
     def _request_written(self, future: Future[StopReceipt]) -> None:
         recorded = not future.cancelled() and future.exception() is None
+        if recorded:
+            self.recorded_first = future.result().first
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(
                 self.request_is_recorded if recorded else self._know_request

@@ -309,10 +309,10 @@ def press(tx: Tx, run: str) -> None:
     tx.execute(_PRESS, {"run": run})
 
 
-def observe_stop(tx: Tx, run: str, cause: Cause, at: float) -> RunRecord:
+def observe_stop(tx: Tx, run: str, cause: Cause | None, at: float) -> RunRecord:
     """The worker saw the request, and its clean-up begins.  Records the request if need be."""
     record = load_run(tx, run)
-    if requestable(record.status):
+    if cause is not None and requestable(record.status):
         request_stop(tx, run, cause, at)
         record = load_run(tx, run)
     if record.status != "cancel_requested":
@@ -529,6 +529,7 @@ def finish_run(
     settlements: Sequence[Settlement] = (),
     steers: Sequence[Steer] = (),
     failure: str | None = None,
+    cause: Cause | None = None,
     presses: int = 0,
     data: Mapping[str, JsonValue] | None = None,
 ) -> RunRecord:
@@ -540,9 +541,9 @@ def finish_run(
     record = load_run(tx, run)
     if record.status == "queued":
         record = move_run(tx, run, "running", at, kind="run.running")
-    if record.status == "cancel_requested":
-        tx.event(run, "run.cancel_observed", at, {})
-        record = move_run(tx, run, "cancelling", at, kind="run.cancelling")
+    if cause is not None or record.status == "cancel_requested":
+        # What could not be written at its time, or was asked for as the run came to its end.
+        record = observe_stop(tx, run, cause or record.cause, at)
     open_keys: list[JsonValue] = [op.key for op in operations_of(tx, run) if op.unverified]
     to: RunStatus = "needs_reconciliation" if open_keys else end
     return move_run(
