@@ -496,8 +496,10 @@ class RunScope:
             self._begin()
         work = self._work
         if work.plan is not None and work.plan.cause is None:
-            # The run had come to its own end by itself; the record says which was first.
+            # The run was coming to its end by itself; the record says which was first.
             work.record_request()
+            self._presses_seen = max(self._presses_seen, 1)
+            self._durable_presses = max(self._durable_presses, 1)
         while self._presses_seen < self.signal.presses:
             self._presses_seen += 1
             self._ending.press()
@@ -657,7 +659,10 @@ class RunScope:
         return state
 
     async def _perform(self, state: CallState, slots: asyncio.Semaphore | None) -> None:
-        """Bring one call to its outcome."""
+        """Bring one call to its outcome.
+
+        This task may be cancelled, so it waits on the call's futures without owning them.
+        """
         work = self._work
         try:
             if slots is None:
@@ -665,7 +670,7 @@ class RunScope:
             else:
                 async with slots:
                     await self._start(state)
-                    await state.ended
+                    await asyncio.wait({state.ended})
         except StopRequested:
             self._settle_unstarted(state, "the run was stopped before it started")
         except (NotRecorded, StoreClosed) as error:
@@ -675,7 +680,7 @@ class RunScope:
                     state, f"its record could not be written: {error}", cause="not_recorded"
                 ),
             )
-        await state.ended
+        await asyncio.wait({state.ended})
         if not state.done.done():
             # Once a stop is on, the report says what was not recorded; nobody waits for it here.
             await asyncio.wait({state.done, work.closed}, return_when=asyncio.FIRST_COMPLETED)
@@ -736,7 +741,8 @@ class RunScope:
                 "name": state.call.name,
             },
         )
-        refusal = await approval
+        await asyncio.wait({approval})
+        refusal = approval.result()
         if refusal is not None:
             work.settle(state, refusal.model_copy(update={"key": state.operation.key}))
             return False
@@ -933,10 +939,10 @@ class RunScope:
 
     def _cut_call(self, state: CallState, performer: asyncio.Task[None]) -> None:
         """End a call that its caller does not wait for any more."""
+        performer.cancel()
         if state.outcome is not None:
             return
         if state.stage in ("queued", "intended"):
-            performer.cancel()
             self._work.settle(state, never_started(state, "its caller was cancelled"))
         elif state.task is not None and not (
             state.dispatched and state.effect in ("write", "detached")

@@ -432,7 +432,7 @@ def settle(tx: Tx, settlement: Settlement, at: float) -> Outcome:
             at,
             {"key": wanted.key, "call_id": wanted.call_id, **_outcome_data(settlement.outcome)},
         )
-        if before.status != "unknown" or settlement.outcome.status not in ("succeeded", "failed"):
+        if not _says_more(settlement.outcome, before):
             return before
     _write_outcome(
         tx,
@@ -466,6 +466,15 @@ def settle(tx: Tx, settlement: Settlement, at: float) -> Outcome:
         )
         close_if_reconciled(tx, wanted.run, at)
     return settlement.outcome
+
+
+def _says_more(late: Outcome, before: Outcome) -> bool:
+    """Whether a late result settles what was unknown, without unsettling what was known."""
+    if before.status != "unknown":
+        return False
+    if late.status == "failed":
+        return late.effects != "unverified" or before.effects == "unverified"
+    return late.status == "succeeded"
 
 
 def add_receipt(

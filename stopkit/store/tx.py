@@ -45,13 +45,17 @@ _INSERT_EVENT: Final = sa.insert(_EVENTS).values(
 )
 
 
+_COMPILED: Final[dict[str, dict[Statement, tuple[str, dict[str, Value]]]]] = {}
+"""By dialect; the statements are constants, so this stays small."""
+
+
 class Tx:
     """Statements of this module's callers are module constants: each is compiled once."""
 
     def __init__(self, connection: sqlite3.Connection, dialect: sa.Dialect) -> None:
         self._connection = connection
         self._dialect = dialect
-        self._compiled: dict[Statement, tuple[str, dict[str, Value]]] = {}
+        self._compiled = _COMPILED.setdefault(dialect.name, {})
 
     def execute(self, statement: Statement, parameters: Mapping[str, Value]) -> Cursor:
         compiled = self._compiled.get(statement)
