@@ -157,12 +157,11 @@ class Ending:
             "the end of the run",
         )
         await self._until_written([finished], self._deadline)
-        if finished.done() or finished.cancel():
-            # Cancelled in the queue: it will not be written behind the report's back.
-            if finished.cancelled():
-                work.not_persisted.append("the end of the run")
-        else:
-            work.not_persisted.append("the end of the run, which was being written")
+        if not finished.done():
+            # What is still in the queue is not written behind the report's back.
+            work.withdraw_writes()
+            if not finished.done():
+                work.not_persisted.append("the end of the run, which was being written")
         record = await self._record_after(finished)
         if record is not None:
             work.record = record

@@ -130,6 +130,11 @@ class Work:
         self.breaches.append(what)
         self.event("breach", {"what": what})
 
+    def withdraw_writes(self) -> None:
+        """Take back every write that has not begun."""
+        for future in list(self._writes):
+            future.cancel()
+
     def settle(self, state: CallState, outcome: Outcome) -> Outcome:
         """Give a call its outcome, in memory at once, and record it.  The first one stays."""
         if state.outcome is not None:
@@ -243,6 +248,7 @@ class Work:
     def _written(self, future: Future[Any], *, what: str) -> None:
         self._writes.discard(future)
         if future.cancelled():
+            self.not_persisted.append(what)
             return
         error = future.exception()
         if isinstance(error, (NotRecorded, StoreClosed)):

@@ -44,9 +44,7 @@ async def work(task):
     crash = crash_at(task["point"], visit=task["visit"])
     if task["stops"]:
         crash.at(task["stops"], lambda: scope.signal.request("user") and None)
-    store = SqlStore(
-        task["url"], synchronous="NORMAL", pause=crash, ids=SessionIds(session)
-    )
+    store = SqlStore(task["url"], synchronous="NORMAL", pause=crash, ids=SessionIds(session))
     tools = tools_of(task["port"])
 
     async def send():

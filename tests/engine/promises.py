@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from stopkit.metrics import metrics
 from stopkit.outcome import STATUSES
-from stopkit.testing import check_events
 
 
 async def keeps_its_promises(world, scope):

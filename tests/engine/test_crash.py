@@ -18,7 +18,7 @@ import pytest
 from engine.crash_worker import calls_of
 from engine.service import Counting, tools_of
 
-from stopkit.errors import RunConflict
+from stopkit.errors import ReconcileRequired, RunConflict
 from stopkit.metrics import metrics
 from stopkit.outcome import STATUSES
 from stopkit.pauses import POINTS
@@ -89,7 +89,7 @@ async def take_over(store, service, session, *, asked, stopped):
     if asked:
         receipt = await store.request_stop(run, "user")
         assert receipt.recorded
-    with pytest.raises(RunConflict):
+    with pytest.raises((RunConflict, ReconcileRequired)):
         await store.resume_run(run)
     before = dict(service.by_key)
     record = await store.take_over(run)

@@ -1,4 +1,4 @@
-"""Any order of requests, moves, crashes and decisions over the record: hypothesis against a model."""
+"""Any order of requests, moves, crashes and decisions over the record, against a model."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ class RecordMachine(RuleBasedStateMachine):
         self.succeeded = set()
         self.ended = {}
         self.answers = {}
+        self.refused = (set(), set())
         self.loop = asyncio.new_event_loop()
 
         async def status(key):
@@ -216,9 +217,7 @@ class RecordMachine(RuleBasedStateMachine):
             for operation in self.store.submit(partial(ledger.operations_of, run=run)).result()
             if operation.outcome is None
         ]
-        self.apply_at(
-            ledger.finish_run, run=run, end=end, settlements=settlements, cause=cause
-        )
+        self.apply_at(ledger.finish_run, run=run, end=end, settlements=settlements, cause=cause)
         if cause and record.status in ("queued", "running"):
             self.causes[run] = cause
 
@@ -284,7 +283,7 @@ class RecordMachine(RuleBasedStateMachine):
         try:
             self.apply_at(ledger.resume_run, old=run, new=new)
         except ReconcileRequired as error:
-            assert set(error.keys) == {operation.key for operation in pending}
+            self.refused = (set(error.keys), {operation.key for operation in pending})
             return run
         except RunConflict:
             assert not record.terminal
@@ -295,6 +294,11 @@ class RecordMachine(RuleBasedStateMachine):
 
     def get(self, run, key):
         return self.store.submit(partial(ledger.get_operation, run=run, key=key)).result()
+
+    @invariant()
+    def a_refusal_names_what_is_pending(self):
+        named, pending = self.refused
+        assert named == pending
 
     @invariant()
     def logs_keep_every_promise(self):
@@ -309,9 +313,7 @@ class RecordMachine(RuleBasedStateMachine):
                 assert record.status == self.ended[record.id]
             if record.terminal:
                 self.ended[record.id] = record.status
-            operations = self.store.submit(
-                partial(ledger.operations_of, run=record.id)
-            ).result()
+            operations = self.store.submit(partial(ledger.operations_of, run=record.id)).result()
             if record.status in (*TERMINAL, "needs_reconciliation"):
                 assert all(operation.outcome is not None for operation in operations)
             if record.terminal:
@@ -371,9 +373,7 @@ def test_the_articles_sample_breaks_its_own_rule_and_ours_does_not(status):
         )
         settlement = Settlement(lost, Unknown())
         store.submit(
-            partial(
-                ledger.finish_run, run=run, at=1.0, end="cancelled", settlements=[settlement]
-            )
+            partial(ledger.finish_run, run=run, at=1.0, end="cancelled", settlements=[settlement])
         ).result()
     before = store.submit(partial(ledger.load_run, run=run)).result()
     events = store.submit(partial(ledger.events_of, run=run)).result()

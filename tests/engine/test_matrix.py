@@ -11,7 +11,7 @@ from engine.world import call, virtual
 
 from stopkit.pauses import POINTS
 from stopkit.stop import StopPolicy
-from stopkit.tool import ToolContext, tool
+from stopkit.tool import tool
 
 WAYS = ("stop", "deadline", "parent", "shutdown", "raw_cancel", "second_stop", "third_stop")
 CAUSES = {
@@ -106,9 +106,7 @@ class Case:
         await asyncio.wait([self.task])
 
 
-@pytest.mark.parametrize(
-    ("point", "way", "visit"), list(itertools.product(POINTS, WAYS, (1, 2)))
-)
+@pytest.mark.parametrize(("point", "way", "visit"), list(itertools.product(POINTS, WAYS, (1, 2))))
 def test_every_point_and_every_way(point, way, visit):
     async def main(world):
         case = Case(world, way)

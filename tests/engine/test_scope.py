@@ -579,10 +579,14 @@ def test_a_task_group_inside_is_left_without_an_error():
 def test_an_error_of_the_runs_own_code_is_a_failure_and_goes_on():
     async def main(world):
         scope = await world.open()
-        with pytest.raises(ZeroDivisionError):
+
+        async def body():
             async with scope:
                 await scope.run_calls([call("look")], world.tools)
                 raise ZeroDivisionError("mine")
+
+        with pytest.raises(ZeroDivisionError):
+            await body()
         assert scope.report.status == "failed"
         assert scope.report.failure == "ZeroDivisionError: mine"
         assert scope.report.stop is None
