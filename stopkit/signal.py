@@ -293,6 +293,10 @@ def stop_on_signals(
 
     Put it around the whole `async with scope`, so that a second Ctrl-C finds it while the first
     one's stop is still at work.  Main thread only; the handlers before are put back at the end.
+
+    Without this, `asyncio.run` turns the first Ctrl-C into a cancellation, which is a stop too; but
+    the second raises KeyboardInterrupt wherever Python is just then, and the end of the run may
+    remain for `store.take_over`.
     """
 
     def handler(number: int, _frame: FrameType | None) -> None:

@@ -25,6 +25,10 @@ async def write(ctx: ToolContext) -> str:
     return ""
 
 
+async def cleanup():
+    print("cleanup", flush=True)
+
+
 async def main():
     url, grace, mode = sys.argv[1:]
     store = SqlStore(url, ids=CountingIds())
@@ -35,6 +39,7 @@ async def main():
     try:
         with helper:
             async with scope:
+                scope.on_cleanup(cleanup)
                 await scope.run_calls([ToolCall("c1", "write", {})], [write])
     finally:
         store.close()
