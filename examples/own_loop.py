@@ -166,13 +166,14 @@ async def main(folder: Path) -> int:
     tools = make_tools(service, folder)
 
     print("1. The agent works, and somebody presses Stop while the invoice is under way.")
-    async with await store.open_run(session="demo", stop=StopPolicy(grace=0.5)) as scope:
+    scope = await store.open_run(session="demo", stop=StopPolicy(grace=0.5))
 
-        async def press_stop() -> None:
-            await service.written.wait()
-            await store.request_stop(scope.id, "user", actor="ann", words="that is enough")
+    async def press_stop() -> None:
+        await service.written.wait()
+        await store.request_stop(scope.id, "user", actor="ann", words="that is enough")
 
-        pressing = asyncio.create_task(press_stop())
+    pressing = asyncio.create_task(press_stop())
+    async with scope:
         await agent(scope, tools, [{"role": "user", "content": "Book what the order says."}])
     await pressing
     stopped = scope.report

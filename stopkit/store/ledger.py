@@ -26,7 +26,7 @@ from stopkit.operation import (
 from stopkit.outcome import Outcome, parse_outcome
 from stopkit.run import End, RunRecord, RunStatus, move, requestable
 from stopkit.steer import Steer, SteerStatus
-from stopkit.stop import Cause, CauseKind
+from stopkit.stop import Cause
 from stopkit.store import schema
 from stopkit.store.codec import dumps, loads, loads_object
 from stopkit.store.tx import Row, Tx, Value
@@ -39,6 +39,7 @@ _REPAIRS = schema.repairs
 _EVENTS = schema.events
 
 _RUN_COLUMNS: Final = tuple(column.name for column in _RUNS.columns)
+_CAUSE_COLUMNS: Final = ("cause_kind", "cause_at", "cause_actor", "cause_words")
 _OP_COLUMNS: Final = tuple(column.name for column in _OPS.columns)
 
 _BY_RUN: Final[sa.BindParameter[str]] = sa.bindparam("run")
@@ -805,7 +806,7 @@ def _get_operation(tx: Tx, run: str, key: str) -> Operation | None:
 
 def _cause_parameters(cause: Cause | None) -> dict[str, Value]:
     if cause is None:
-        return dict.fromkeys(("cause_kind", "cause_at", "cause_actor", "cause_words"))
+        return dict.fromkeys(_CAUSE_COLUMNS)
     return {
         "cause_kind": cause.kind,
         "cause_at": cause.at,
@@ -840,20 +841,11 @@ def _run_parameters(record: RunRecord) -> dict[str, Value]:
 
 def _run(row: Row) -> RunRecord:
     found = dict(zip(_RUN_COLUMNS, row, strict=True))
-    kind = found.pop("cause_kind")
-    at = found.pop("cause_at")
-    actor = found.pop("cause_actor")
-    words = found.pop("cause_words")
-    cause = (
-        None
-        if kind is None
-        else Cause(
-            cast(CauseKind, kind),
-            cast(float, at),
-            cast("str | None", actor),
-            cast("str | None", words),
-        )
-    )
+    cause = None
+    if found["cause_kind"] is not None:
+        cause = Cause(*(found[name] for name in _CAUSE_COLUMNS))  # type: ignore[arg-type]
+    for name in _CAUSE_COLUMNS:
+        del found[name]
     return RunRecord(**found, cause=cause)  # type: ignore[arg-type]
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol, TypeAlias, cast
 
 import sqlalchemy as sa
@@ -75,20 +74,6 @@ class Tx:
     def event(self, run: str, kind: EventKind, at: float, data: Mapping[str, JsonValue]) -> None:
         """Add the run's next event."""
         self.execute(_INSERT_EVENT, {"run": run, "at": at, "kind": kind, "data": dumps(dict(data))})
-
-    @contextlib.contextmanager
-    def savepoint(self) -> Iterator[None]:
-        """Undo what is inside, and only that, if it raises."""
-        self._connection.execute("SAVEPOINT job")
-        try:
-            yield
-        except BaseException:
-            # After some faults (a full disk) the whole transaction is gone already.
-            with contextlib.suppress(sqlite3.Error):
-                self._connection.execute("ROLLBACK TO job")
-                self._connection.execute("RELEASE job")
-            raise
-        self._connection.execute("RELEASE job")
 
     def _compile(self, statement: Statement) -> tuple[str, dict[str, Value]]:
         """The text of a statement, and the values that it brings itself."""
