@@ -26,7 +26,7 @@ from stopkit.steer import Steer
 from stopkit.stop import Phase, StopPlan, treatment
 from stopkit.store import ledger
 from stopkit.text import FinalText
-from stopkit.work import Work
+from stopkit.work import IN_CLEANUP, Work
 
 T = TypeVar("T")
 
@@ -35,11 +35,6 @@ RECORD_FIRST: Final = 0.25
 
 LAST_TURNS: Final = 20
 """Turns of the loop that what was cut gets at least, so that no wait of 0 s accuses it."""
-
-IN_CLEANUP: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar(
-    "stopkit_in_cleanup", default=False
-)
-"""True in the tasks that run a scope's clean-up functions."""
 
 _log = logging.getLogger("stopkit")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from pydantic import JsonValue
 
 from stopkit.call import BodyEnd, CallState, StillAtWork, judge, never_started
-from stopkit.errors import NotRecorded, StopkitError, StoreClosed
+from stopkit.errors import NotRecorded, StopkitError, StopRequested, StoreClosed
 from stopkit.events import EventKind
 from stopkit.history import SendableHistory
 from stopkit.outcome import Evidence, Outcome
@@ -42,6 +43,11 @@ Complete: TypeAlias = Callable[[Sequence[object], Mapping[str, Evidence]], Senda
 Cleanup: TypeAlias = Callable[[], Awaitable[object]]
 
 WRITE_PATIENCE: Final = 5.0
+
+IN_CLEANUP: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar(
+    "stopkit_in_cleanup", default=False
+)
+"""True in the tasks that run a scope's clean-up functions."""
 
 
 class Work:
@@ -103,6 +109,22 @@ class Work:
         self._writes.add(future)
         future.add_done_callback(partial(self._written, what=what))
         return future
+
+    async def unless_closed(self, future: Future[T]) -> T:
+        """A write's result; taken back, if it has not begun, when the run closes.
+
+        Raises:
+            StopRequested: where it was taken back.
+        """
+        wrapped = asyncio.wrap_future(future)
+        # Clean-up starts after the close.
+        if not IN_CLEANUP.get():
+            if not wrapped.done() and not self.closed.done():
+                waiting: list[asyncio.Future[Any]] = [wrapped, self.closed]
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if not wrapped.done() and future.cancel():
+                raise StopRequested(cause=self.signal.cause, correlation_id=self.run)
+        return await wrapped
 
     def event(self, kind: EventKind, data: Mapping[str, JsonValue]) -> Future[None]:
         at = self.clock.wall()

@@ -27,6 +27,7 @@ from stopkit.store import SqlStore
 from stopkit.testing import check_events
 
 KILLS = int(os.environ.get("STOPKIT_KILLS", "200"))
+PARTS = 8
 TESTS = Path(__file__).parent.parent
 
 # How often a worker that is not stopped comes by each point.
@@ -126,14 +127,15 @@ async def take_over(store, service, session, *, asked, stopped):
             assert entry.key == keys[entry.call.id]
 
 
-def test_a_killed_worker_is_replaced_and_nothing_runs_twice(forge, tmp_path):
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_killed_worker_is_replaced_and_nothing_runs_twice(forge, tmp_path, part):
+    share = KILLS // PARTS
+    plan = itertools.islice(itertools.cycle(plans()), part * share, (part + 1) * share)
     url = f"sqlite:///{tmp_path / 'runs.db'}"
     killed = 0
     with Counting() as service:
         store = SqlStore(url, synchronous="NORMAL")
-        for number, (point, visit, stops, asked) in enumerate(itertools.cycle(plans())):
-            if killed == KILLS:
-                break
+        for number, (point, visit, stops, asked) in enumerate(plan):
             session = f"s{number}"
             task = {
                 "session": session,
@@ -154,4 +156,4 @@ def test_a_killed_worker_is_replaced_and_nothing_runs_twice(forge, tmp_path):
         assert max(service.by_key.values()) == 1
         assert len(service.by_key) == 2 * killed
         store.close()
-    assert killed == KILLS
+    assert killed == share

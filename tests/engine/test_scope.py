@@ -19,8 +19,10 @@ from stopkit.errors import (
     ToolFailed,
 )
 from stopkit.history import SendableHistory, ToolCall
+from stopkit.metrics import metrics
 from stopkit.outcome import NotStarted, Succeeded, Unknown
 from stopkit.stop import StopPolicy
+from stopkit.testing import check_events
 from stopkit.text import FinalText, PartialText, final
 from stopkit.tool import ThreadContext, ToolContext, tool
 
@@ -403,6 +405,20 @@ def test_a_parents_stop_reaches_its_child_runs():
         assert parent.report.stop is not None
         assert parent.report.stop.cause.kind == "user"
         assert (await world.store.load(child.id)).parent == parent.id
+
+    virtual(main)
+
+
+def test_the_stop_of_a_run_around_passes_through():
+    async def main(world):
+        async with await world.open() as outer:
+            outer.signal.request("user")
+            async with await world.open() as inner:
+                outer.signal.checkpoint("inside the inner one")
+        assert inner.report.status == "cancelled"
+        assert inner.report.stop is not None
+        assert inner.report.stop.cause.kind == "parent"
+        assert outer.report.status == "cancelled"
 
     virtual(main)
 
@@ -1051,3 +1067,38 @@ def test_a_thread_cannot_be_ended_and_the_report_says_so():
         store.close()
 
     asyncio.run(main())
+
+
+def test_a_worker_that_is_broken_on_purpose_is_counted(monkeypatch):
+    """The two figures that must be zero are not, once the door is taken out of its frame."""
+
+    async def no_check(_self, _where):
+        return None
+
+    def no_look(tx, run, at):
+        tx.event(run, "request.started", at, {"request": 99})
+        return 99
+
+    async def main(world):
+        async with await world.open(stop=StopPolicy(grace=1)) as scope:
+            text = scope.text()
+            text.append("half of it")
+            text.flush()
+            scope.signal.request("user")
+            await scope.request_stop()
+            monkeypatch.setattr("stopkit.scope.RunScope._check", no_check)
+            monkeypatch.setattr("stopkit.store.ledger.begin_request", no_look)
+            await scope.model_request(reply)
+            scope.shown(FinalText(text.id, text.partial.text))
+        monkeypatch.undo()
+        events = await world.store.events(scope.id)
+        figures = metrics(events)
+        assert figures.started_after_request == 1
+        assert figures.partial_shown_as_final == 1
+        assert {found.code for found in check_events(events)} == {
+            "start_after_request",
+            "partial_as_final",
+        }
+        return "broken"
+
+    assert virtual(main, checked=False) == "broken"
