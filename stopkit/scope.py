@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import anyio
 from pydantic import JsonValue
 
+from stopkit.call import CallState
 from stopkit.errors import (
     ApprovalNotPending,
     CleanupOnly,
@@ -31,7 +32,7 @@ from stopkit.steer import Steer
 from stopkit.stop import Cause, CauseKind, StopPolicy
 from stopkit.stopping import Ending
 from stopkit.store import ledger
-from stopkit.store.ledger import Closed, StopReceipt
+from stopkit.store.ledger import ChildReceipt, Closed, StopReceipt
 from stopkit.store.tx import Tx
 from stopkit.text import FinalText, PartialText, TextBuffer
 from stopkit.tool import Tools, by_name
@@ -418,6 +419,7 @@ class RunScope:
             return _receipt(record, first=False)
         first = self.signal.request(cause, actor=actor, words=words)
         self._begin()
+        at_work = [state for state in work.calls if state.outcome is None and state.signal]
         with self._within():
             await asyncio.wait({work.request_known}, timeout=work.policy.ack_wait)
         if not work.request_recorded:
@@ -427,9 +429,11 @@ class RunScope:
                 first=first,
                 presses=self.signal.presses,
                 error="the request is not recorded, or not yet",
+                children=_children(at_work),
             )
         # Somebody may have asked through the record while this one was on its way there.
-        return _receipt(await work.store.load(self.id), first=first and work.recorded_first)
+        receipt = _receipt(await work.store.load(self.id), first=first and work.recorded_first)
+        return replace(receipt, children=_children(at_work))
 
     async def stop(
         self,
@@ -660,6 +664,17 @@ class RunScope:
 
 async def _awaited(awaitable: Awaitable[T]) -> T:
     return await awaitable
+
+
+def _children(states: Sequence[CallState]) -> tuple[ChildReceipt, ...]:
+    return tuple(
+        ChildReceipt(
+            state.call.id,
+            state.call.name,
+            state.outcome is not None or (state.signal is not None and state.signal.seen),
+        )
+        for state in states
+    )
 
 
 def _receipt(record: RunRecord, *, first: bool) -> StopReceipt:

@@ -45,13 +45,26 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
+class ChildReceipt:
+    """One call that was at work when a stop was asked for.
+
+    `observed`: its code has looked at its signal since, or was woken by it.
+    """
+
+    call_id: str
+    name: str
+    observed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StopReceipt:
     """What became of a request to stop.
 
     `recorded` is True only once the request is committed; `status` and `version` are the
     record's, None where it could not be written, which `error` explains.  `first` is False for a
     repeat, and for a run that had ended; neither changes the record.  Nothing here says that
-    anybody saw it: `observed` is whether the worker had by then.
+    anybody saw it: `observed` is whether the worker had by then, and `children` says it of each
+    call at work, where the run is this process's.
     """
 
     run: str
@@ -63,6 +76,7 @@ class StopReceipt:
     observed: bool = False
     version: int | None = None
     error: str | None = None
+    children: tuple[ChildReceipt, ...] = ()
 
 
 def insert_run(tx: Tx, record: RunRecord, at: float) -> RunRecord:
@@ -423,8 +437,6 @@ def finish_run(
     for steer in steers:
         move_steer(tx, steer, at)
     record = load_run(tx, run)
-    if record.status == "queued":
-        record = move_run(tx, run, "running", at, kind="run.running")
     if cause is not None or record.status == "cancel_requested":
         # What could not be written at its time, or was asked for as the run came to its end.
         record = observe_stop(tx, run, cause or record.cause, at)

@@ -211,6 +211,8 @@ class RecordMachine(RuleBasedStateMachine):
         record = self.record(run)
         if record.terminal or record.status == "needs_reconciliation":
             return
+        if record.status == "queued" and end == "completed":
+            return
         cause = Cause("user", self.clock.wall()) if end == "cancelled" else None
         settlements = [
             Settlement(operation, Unknown())

@@ -336,6 +336,47 @@ def test_two_runs_are_two_scopes():
     virtual(main)
 
 
+def test_a_receipt_says_of_each_call_whether_it_saw_the_request():
+    @tool(effect="read")
+    async def watches(ctx: ToolContext) -> str:
+        await ctx.sleep(60)
+        return ""
+
+    async def main(world):
+        world.service.seconds = 2.0
+        receipts = []
+        async with await world.open() as scope:
+
+            async def stop():
+                await asyncio.sleep(1)
+                scope.signal.request("user")
+                receipts.append(await scope.request_stop())
+                await asyncio.sleep(0.1)
+                receipts.append(await scope.request_stop())
+
+            stopping = asyncio.create_task(stop())
+            await scope.run_calls(
+                [call("write", "a", what="x"), call("watches", "b")], [*world.tools, watches]
+            )
+        await stopping
+        seen = [{c.call_id: c.observed for c in receipt.children} for receipt in receipts]
+        assert seen[0]["a"] is False
+        assert seen[1] == {"a": False}
+        assert receipts[0].recorded
+
+    virtual(main)
+
+
+def test_a_run_that_never_started_did_not_run():
+    async def main(world):
+        scope = await world.open()
+        record = await world.store.take_over(scope.id)
+        assert record.status == "failed"
+        assert kinds(await world.report(scope.id)) == ["run.opened", "run.ended"]
+
+    virtual(main)
+
+
 def test_asked_and_ended_are_two_moments():
     async def main(world):
         world.service.seconds = 3.0
@@ -1054,6 +1095,7 @@ def test_a_thread_cannot_be_ended_and_the_report_says_so():
             )
         assert [outcome.status for outcome in outcomes] == ["stopped", "unknown"]
         assert any("thread" in what for what in scope.report.unconfirmed)
+        assert "it never looked at its signal" in (outcomes[1].reason or "")
         release.append(True)
         for _ in range(200):
             await asyncio.sleep(0.01)
