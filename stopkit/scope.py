@@ -123,12 +123,16 @@ class RunScope:
         if remaining != float("inf"):
             self._timer = work.loop.call_later(remaining, self._deadline_came)
         self._cancel_scope.__enter__()
+        work.body_left = work.loop.create_future()
         if isinstance(started, Closed):
             # Stopped while it was queued: the block is entered, and nothing starts in it.
             self._take_notice(started)
         else:
             work.record = started
-        if self.signal.requested:
+        if self._ending.started:
+            # It has told everybody already, and nobody was inside then.
+            self._cancel_body()
+        elif self.signal.requested:
             self._begin()
         return self
 

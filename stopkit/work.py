@@ -87,6 +87,8 @@ class Work:
         self.loop = loop
         self.closed: asyncio.Future[None] = loop.create_future()
         self.body_left: asyncio.Future[None] = loop.create_future()
+        # Until the block is entered there is no code of the run's own to wait for.
+        self.body_left.set_result(None)
         self.request_known: asyncio.Future[None] = loop.create_future()
 
     @property

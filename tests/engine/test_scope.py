@@ -377,6 +377,25 @@ def test_a_run_that_never_started_did_not_run():
     virtual(main)
 
 
+@pytest.mark.parametrize("seconds", [0.0, 0.001, 5.0])
+def test_a_run_that_is_stopped_before_its_block_is_entered(seconds):
+    async def main(world):
+        scope = await world.open()
+        asking = asyncio.create_task(scope.request_stop())
+        await asyncio.sleep(seconds)
+        entered = []
+        async with scope:
+            await asyncio.sleep(100)
+            entered.append("it went on")
+        assert (await asking).recorded
+        assert entered == []
+        assert scope.report.status == "cancelled"
+        assert scope.report.breaches == ()
+        assert world.clock.monotonic() < 6
+
+    virtual(main)
+
+
 def test_asked_and_ended_are_two_moments():
     async def main(world):
         world.service.seconds = 3.0
