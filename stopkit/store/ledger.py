@@ -21,7 +21,7 @@ from stopkit.operation import (
     outcome_of_lost_worker,
 )
 from stopkit.outcome import Outcome
-from stopkit.run import End, RunRecord, RunStatus, move, requestable
+from stopkit.run import ENDED, End, RunRecord, RunStatus, move, requestable
 from stopkit.steer import Steer, SteerStatus
 from stopkit.stop import Cause
 from stopkit.store import statements as q
@@ -390,7 +390,12 @@ def resettle(
     by: str,
     decided_by: str | None = None,
 ) -> Operation:
-    """Replace an outcome by what evidence (`by`) or a named person (`decided_by`) established."""
+    """Replace an outcome by what evidence (`by`) or a named person (`decided_by`) established.
+
+    Raises:
+        RunConflict: while the run has no end: its own worker may still bring the result.
+    """
+    require_end(tx, run)
     operation = get_operation(tx, run, key)
     _write_outcome(
         tx,
@@ -416,6 +421,22 @@ def resettle(
         },
     )
     return get_operation(tx, run, key)
+
+
+def require_end(tx: Tx, run: str) -> RunRecord:
+    """The record of a run that no worker has anything left to do for.
+
+    Raises:
+        RunConflict: while it has no end.
+    """
+    record = load_run(tx, run)
+    if record.status not in ENDED:
+        raise RunConflict(
+            f"run {run} is {record.status}: it may still find out by itself",
+            run_status=record.status,
+            correlation_id=run,
+        )
+    return record
 
 
 def finish_run(
