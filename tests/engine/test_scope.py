@@ -786,8 +786,8 @@ def test_looking_away_is_no_stop():
 
         async def come_back():
             await asyncio.sleep(2)
-            async for event in world.store.follow(scope.id, after=seen[-1].seq):
-                again.append(event)
+            coming = world.store.follow(scope.id, after=seen[-1].seq)
+            again.extend([event async for event in coming])
 
         watchers = [asyncio.create_task(watch()), asyncio.create_task(come_back())]
         async with scope:
