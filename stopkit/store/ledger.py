@@ -6,7 +6,7 @@ Each checks, changes and tells (its event) in one step.  Times are seconds since
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from pydantic import JsonValue
@@ -21,7 +21,7 @@ from stopkit.operation import (
     outcome_of_lost_worker,
 )
 from stopkit.outcome import Outcome
-from stopkit.run import ENDED, End, RunRecord, RunStatus, move, requestable
+from stopkit.run import ENDED, TERMINAL, End, RunRecord, RunStatus, move, requestable
 from stopkit.steer import Steer, SteerStatus
 from stopkit.stop import Cause
 from stopkit.store import statements as q
@@ -141,24 +141,35 @@ def move_run(
         )
     move(record.status, to, run=run)
     asked = record.cause or cause
+    after = replace(
+        record,
+        status=to,
+        version=record.version + 1,
+        cause=asked,
+        presses=max(record.presses, presses, 1 if asked else 0),
+        cancel_requested_at=at if to == "cancel_requested" else record.cancel_requested_at,
+        terminal_at=at if to in TERMINAL else None,
+        end=end or record.end,
+        failure=failure or record.failure,
+    )
     moved = tx.execute(
         q.MOVE_RUN,
         {
             "run": run,
             "expected": record.version,
-            "status": to,
-            **cause_parameters(asked),
-            "presses": max(record.presses, presses, 1 if asked else 0),
-            "cancel_requested_at": (at if to == "cancel_requested" else record.cancel_requested_at),
-            "terminal_at": at if to in ("cancelled", "completed", "failed") else None,
-            "end": end or record.end,
-            "failure": failure or record.failure,
+            "status": after.status,
+            **cause_parameters(after.cause),
+            "presses": after.presses,
+            "cancel_requested_at": after.cancel_requested_at,
+            "terminal_at": after.terminal_at,
+            "end": after.end,
+            "failure": after.failure,
         },
     )
     if moved.rowcount != 1:
         raise RunConflict(f"run {run} moved meanwhile", correlation_id=run)
     tx.event(run, kind, at, data or {})
-    return load_run(tx, run)
+    return after
 
 
 def start_run(tx: Tx, run: str, at: float) -> RunRecord | Closed:
