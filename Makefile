@@ -8,6 +8,7 @@ BENCH := .bench-venv
 
 demo: $(VENV)/.installed
 	@$(BIN)/python examples/demo.py
+	@$(BIN)/python examples/own_loop.py
 
 test: $(VENV)/.installed-test
 	@$(BIN)/python -m pytest -n auto
@@ -17,6 +18,7 @@ lint: $(VENV)/.installed-lint
 
 bench: $(BENCH)/.installed
 	@$(BENCH)/bin/python benchmarks/histories.py --out docs/benchmarks.md --plot docs/img/histories.svg
+	@$(BENCH)/bin/python benchmarks/stop.py
 
 docs: $(VENV)/.installed
 	@$(BIN)/python tests/rules_table.py > docs/rules.md
