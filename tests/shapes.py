@@ -172,6 +172,12 @@ ANTHROPIC: list[Shape] = [
         ["ANT-END-2 messages.1.content.0 send"],
     ),
     ("ends in thinking", [HI, model(THINKING)], {}, ["ANT-END-3 messages.1 send"]),
+    (
+        "prefill of two texts with a blank end",
+        [HI, model(text(), text("so "))],
+        {"model": "claude-sonnet-4-5-20250929"},
+        ["ANT-END-2 messages.1.content.1 send"],
+    ),
     ("thinking in the middle", [HI, model(THINKING), HI], {}, []),
     ("system", [HI, SYSTEM, model(text())], {}, []),
     ("system on a model with", [HI, SYSTEM], {"model": "claude-fable-5"}, []),
@@ -185,6 +191,12 @@ ANTHROPIC: list[Shape] = [
     (
         "system without content",
         [HI, {"role": "system", "content": []}, model(text()), HI],
+        {},
+        ["ANT-SYS-1 messages.1 prefix"],
+    ),
+    (
+        "picture in a system message",
+        [HI, {"role": "system", "content": [text(), IMAGE]}, model(text()), HI],
         {},
         ["ANT-SYS-1 messages.1 prefix"],
     ),
@@ -234,7 +246,14 @@ ANTHROPIC: list[Shape] = [
         {},
         ["ANT-THINK-7 messages.1.content.0 prefix"],
     ),
+    (
+        "thinking on and no turn of the model",
+        [user(result("a"))],
+        {"thinking": {"type": "enabled"}},
+        ["ANT-PAIR-4 messages.0.content.0 prefix"],
+    ),
     ("paused", [HI, model(text(), SEARCH)], {}, []),
+    ("paused where no prefill is taken", [HI, model(SEARCH)], {"model": "claude-opus-4-6"}, []),
     ("over two messages", [HI, model(SEARCH), model(HITS, text()), HI], {}, []),
     ("search cut", [HI, model(SEARCH), HI], {}, ["ANT-SRV-1 messages.1.content.0 prefix"]),
     (
@@ -254,6 +273,24 @@ ANTHROPIC: list[Shape] = [
         [HI, model(SEARCH, call("a")), user(result("a"), text()), model(HITS, text()), HI],
         {},
         ["ANT-SRV-3 messages.2.content.1 prefix"],
+    ),
+    (
+        "system while deferred",
+        [HI, model(SEARCH, call("a")), user(result("a")), SYSTEM, model(HITS, text()), HI],
+        {},
+        [],
+    ),
+    (
+        "another call behind the hits",
+        [
+            HI,
+            model(SEARCH, call("a")),
+            user(result("a")),
+            model(HITS, call("b")),
+            user(result("b")),
+        ],
+        {},
+        [],
     ),
     (
         "over an empty message",
@@ -281,6 +318,18 @@ ANTHROPIC: list[Shape] = [
         ["ANT-SRV-7 messages.2.content.1 prefix"],
     ),
     (
+        "words to a program and another call",
+        [
+            HI,
+            model(call("a", **PROGRAMMATIC), call("b")),
+            user(result("a"), result("b"), text()),
+            model(text()),
+            HI,
+        ],
+        {},
+        ["ANT-SRV-7 messages.2.content.2 prefix"],
+    ),
+    (
         "unknown tool reference",
         [
             HI,
@@ -289,6 +338,22 @@ ANTHROPIC: list[Shape] = [
         ],
         {"tools": [{"name": "run"}]},
         ["ANT-SRV-8 messages.2.content.0.content.0 prefix"],
+    ),
+    (
+        "known tool reference",
+        [
+            HI,
+            model(call("a")),
+            user(result("a", content=[{"type": "tool_reference", "tool_name": "run"}])),
+        ],
+        {"tools": [{"name": "run"}]},
+        [],
+    ),
+    (
+        "name in a block of another kind",
+        [HI, model({"type": "novelty", "name": "other"}, text()), HI],
+        {"tools": [{"name": "run"}]},
+        [],
     ),
     (
         "image in an error",
@@ -728,6 +793,12 @@ CHAT: list[Shape] = [
     ("legacy unanswered", [HI, LEGACY, HI], {}, ["CHAT-FN-1 messages.1 prefix"]),
     ("legacy orphan", [HI, CLOCK], {}, ["CHAT-FN-1 messages.1 prefix"]),
     (
+        "legacy answer of a user",
+        [HI, LEGACY, {**HI, "name": "clock"}],
+        {},
+        ["CHAT-FN-1 messages.1 prefix"],
+    ),
+    (
         "legacy mixed",
         [HI, {**LEGACY, **calls("a")}, tool("a")],
         {},
@@ -836,6 +907,10 @@ REPAIRS: dict[Api, dict[str, list[str]]] = {
         ],
         "hits alone": ["removed ANT-SRV-4 messages.1.content.0"],
         "words to a program": ["deferred ANT-SRV-7 messages.2.content.1"],
+        "words to a program and another call": ["deferred ANT-SRV-7 messages.2.content.2"],
+        "prefill of two texts with a blank end": ["rewritten ANT-END-2 messages.1.content.1"],
+        "picture in a system message": ["removed ANT-SYS-1 messages.1.content.1"],
+        "thinking on and no turn of the model": ["to_text ANT-PAIR-4 messages.0.content.0"],
         "unknown tool reference": ["to_text ANT-SRV-8 messages.2.content.0.content.0"],
         "image in an error": ["moved ANT-TR-1 messages.2.content.0.content.1"],
         "thinking in a result": ["removed ANT-TR-2 messages.2.content.0.content.1"],
@@ -973,6 +1048,10 @@ REPAIRS: dict[Api, dict[str, list[str]]] = {
             "inserted CHAT-PAIR-1 messages.1.function_call",
         ],
         "legacy orphan": ["to_text CHAT-FN-1 messages.1"],
+        "legacy answer of a user": [
+            "rewritten CHAT-FN-1 messages.1.function_call",
+            "inserted CHAT-PAIR-1 messages.1.function_call",
+        ],
         "legacy mixed": [
             "rewritten CHAT-FN-1 messages.1.function_call",
             "inserted CHAT-PAIR-1 messages.1.function_call",

@@ -396,10 +396,12 @@ def test_evidence_that_is_none_is_refused(api: Api) -> None:
 def test_a_record_that_is_none_is_refused(api: Api) -> None:
     normalizer, _ = stopped(api)
     record, log = normalizer.dump(), [user("go"), *asks(api, "c1"), user("stop")]
-    with pytest.raises(HistoryError, match="version"):
+    with pytest.raises(HistoryError, match="version") as refused:
         Normalizer.load({**record, "version": 99}, log)
-    with pytest.raises(HistoryError, match="log"):
+    assert refused.value.path == "record.version"
+    with pytest.raises(HistoryError, match="log") as refused:
         Normalizer.load(record, log[:1])
+    assert refused.value.path == "record.log_length"
     with pytest.raises(UnknownApiError):
         Normalizer.load({**record, "api": "other"}, log)
     for field in record:

@@ -227,6 +227,14 @@ BROKEN: dict[str, tuple[list[Any], list[tuple[str, str, str]]]] = {
         [legacy("a b", "x"), function("a b")],
         [("CHAT-ARG-1", "messages.0", "prefix"), ("CHAT-NAME-1", "messages.0", "prefix")],
     ),
+    "CHAT-FN-1 not from the model": (
+        [{**user(), "function_call": {"name": "read", "arguments": "{}"}}, function()],
+        [("CHAT-FN-1", "messages.1", "prefix")],
+    ),
+    "CHAT-FN-1 behind no message": (
+        [None, function()],
+        [("GEN-SHAPE-1", "messages.0", "prefix"), ("CHAT-FN-1", "messages.1", "prefix")],
+    ),
     "GEN-SHAPE-1 messages": (
         [None, 3, "x", [], {}, {"role": None}, {"role": "robot", "content": "x"}],
         [("GEN-SHAPE-1", f"messages.{at}", "prefix") for at in range(7)],

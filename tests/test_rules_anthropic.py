@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 import pytest
-from mended import codes, made_words, mended, strings
+from mended import codes, made_words, mended, rules_of, strings
 from shapes import (
     ASK,
     COMPACTION,
@@ -44,7 +44,8 @@ from stopkit.normalizer import (
     check,
     normalize,
 )
-from stopkit.normalizer.wording import read_note
+from stopkit.normalizer.wording import made_up, read_note, read_outcome
+from stopkit.outcome import Succeeded, Unknown
 
 
 @pytest.mark.rule("ANT-PAIR-1")
@@ -117,6 +118,25 @@ def test_merged_errors_stay_errors() -> None:
     assert [one.status for one in done.outcomes] == ["failed"]
 
 
+@pytest.mark.rule("ANT-PAIR-5")
+def test_pictures_of_two_results_both_stay() -> None:
+    other = {**IMAGE, "source": {"type": "url", "url": "https://example.org/b.png"}}
+    one, two = result("a", content=[IMAGE]), result("a", content=[other])
+    done = mended(A, [HI, model(call("a")), user(one, two, one), HI])
+    mark = text("[stopkit: recorded result 2 of the same call]")
+    assert done.history[2]["content"] == [result("a", content=[IMAGE, mark, other])]
+
+
+@pytest.mark.rule("ANT-PAIR-5", "ANT-TR-1")
+def test_a_merged_error_holds_text_only() -> None:
+    first = result("a", content="hunk 2 failed", is_error=True)
+    items = [HI, model(call("a")), user(first, result("a", content=[text("half"), IMAGE]))]
+    merged = mended(A, items).history[2]["content"][0]
+    mark = "[stopkit: recorded result 2 of the same call]"
+    assert merged["is_error"] is True
+    assert list(strings(merged["content"]))[1::2] == ["hunk 2 failed", mark, "half"]
+
+
 @pytest.mark.rule("ANT-ORD-2")
 def test_blocks_of_an_assistant_message_keep_their_order() -> None:
     turn = model(text("one"), call("a"), text("two"), call("b"))
@@ -166,6 +186,7 @@ def test_equal_ids_after_cleaning_stay_apart() -> None:
     assert named == answers
     assert len(named) == 3
     assert [one.call_id for one in done.outcomes] == list(ids)
+    assert [name[:4] for name in named] == ["a_b-", "a_b", "a_b-"]
 
 
 @pytest.mark.rule("ANT-ID-2")
@@ -185,6 +206,21 @@ def test_a_copy_of_a_call_collapses_and_another_call_is_renamed() -> None:
         (renamed, "2"),
     ]
     assert [(one.call_id, one.occurrence) for one in done.outcomes] == [("a", 1), ("a", 2)]
+
+
+@pytest.mark.rule("ANT-ID-2")
+@pytest.mark.parametrize("later", [False, True])
+def test_a_renamed_call_takes_no_id_that_is_taken(later: bool) -> None:
+    twice, answers = [call("a"), call("a", input={"n": 1})], [result("a"), result("a")]
+    if later:
+        taken = [model(call("a-2")), user(result("a-2"))]
+        items = [HI, model(*twice), user(*answers), *taken]
+    else:
+        items = [HI, model(*twice, call("a-2")), user(*answers, result("a-2"))]
+    done = mended(A, items)
+    named = [block["id"] for block in done.history[1]["content"]]
+    assert named == ["a", "a-3", "a-2"][: len(named)]
+    assert rules_of(done) == ["renamed ANT-ID-2"]
 
 
 @pytest.mark.rule("ANT-ID-2")
@@ -528,6 +564,9 @@ def test_a_result_echoes_the_toolset_of_its_call() -> None:
     assert done.history[2]["content"] == [{**recorded, "toolset_name": "desk"}]
     made = mended(A, [HI, model(call("a", toolset_name="desk")), HI]).history[2]["content"][0]
     assert made["toolset_name"] == "desk"
+    bare = mended(A, [HI, model(call("a")), user(recorded)])
+    assert bare.history[2]["content"] == [result("a")]
+    assert [change.removed for change in bare.changes] == ["other"]
 
 
 @pytest.mark.rule("ANT-SHAPE-1")
@@ -544,6 +583,15 @@ def test_thinking_that_is_off_leaves_the_last_message_only() -> None:
     done = mended(A, items, request={"thinking": {"type": "disabled"}})
     assert list(done.history) == [*items[:3], model(text("b"))]
     assert done.history[1] is items[1]
+
+
+@pytest.mark.rule("ANT-THINK-5", "ANT-END-2")
+def test_an_end_behind_thinking_that_is_off_is_an_end_too() -> None:
+    request = {"thinking": {"type": "disabled"}, "model": "claude-sonnet-4-5"}
+    assert list(mended(A, [HI, model(THINKING)], request=request).history) == [HI]
+    done = mended(A, [HI, model(text("so ")), model(THINKING)], request=request)
+    assert list(done.history) == [HI, model(text("so"))]
+    assert rules_of(done) == ["rewritten ANT-END-2", "removed ANT-THINK-5"]
 
 
 @pytest.mark.rule("ANT-SRV-4", "ANT-COMPACT-1", "ANT-TR-2")
@@ -616,3 +664,40 @@ def test_the_last_call_of_a_turn_that_ran_into_its_limit_is_incomplete() -> None
     # A recorded result proves that the call was whole.
     answered = mended(A, [HI, {**model(call("a")), "stop_reason": "max_tokens"}, user(result("a"))])
     assert answered.history[1] == model(call("a"))
+
+
+STANDIN = result("a", content=made_up(Unknown(reason="lost")), is_error=True)
+KNOWN = Succeeded(output="42")
+
+
+@pytest.mark.rule("GEN-LATE-1")
+def test_a_placeholder_nobody_answered_says_what_became_known() -> None:
+    done = mended(A, [HI, model(call("a")), user(STANDIN)], evidence={"a": KNOWN})
+    (now,) = done.history[2]["content"]
+    assert read_outcome(now["content"]) == KNOWN
+    assert "is_error" not in now
+    (change,) = done.changes
+    assert (change.kind, change.rule, change.path) == (
+        "rewritten",
+        "GEN-LATE-1",
+        "messages.2.content.0",
+    )
+    assert (change.call_id, change.outcome, change.removed) == ("a", "succeeded", STANDIN)
+    assert change.note == "The placeholder now says what is known: succeeded."
+
+
+@pytest.mark.rule("GEN-LATE-1")
+@pytest.mark.parametrize("end", [[], [HI], [user(text("")), HI], [HI, user(text(" "), text())]])
+def test_news_of_an_answered_call_stands_at_the_end_once(end: list[Item]) -> None:
+    items = [HI, model(call("a")), user(STANDIN), model(text()), *end]
+    done = mended(A, items, evidence={"a": KNOWN})
+    assert list(done.history[:4]) == items[:4]
+    (block,) = done.history[-1]["content"]
+    head = read_note(block["text"])
+    assert head == {"kind": "late_result", "call_id": "a", "occurrence": 1}
+    assert block["text"].endswith("\n42")
+    told = [change for change in done.changes if change.kind == "delivered"]
+    assert [(one.rule, one.path, one.call_id, one.outcome) for one in told] == [
+        ("GEN-LATE-1", "messages.1.content.0", "a", "succeeded")
+    ]
+    assert [(one.status, one.synthetic) for one in done.outcomes] == [("succeeded", True)]
