@@ -166,6 +166,12 @@ ANTHROPIC: list[Shape] = [
     ),
     ("prefill allowed", [HI, model(text())], {"model": "claude-3-5-sonnet-20241022"}, []),
     (
+        "prefill behind a search",
+        [HI, model(SEARCH, HITS, text())],
+        {"model": "claude-opus-4-6"},
+        ["ANT-END-1 messages.1 send"],
+    ),
+    (
         "prefill with a blank end",
         [HI, model(text("so "))],
         {"model": "claude-sonnet-4-5-20250929"},
@@ -203,6 +209,12 @@ ANTHROPIC: list[Shape] = [
     ("directive", [DIRECTIVE, HI, model(text()), DIRECTIVE, HI], {}, []),
     ("system behind a server result", [HI, model(SEARCH, HITS), SYSTEM, model(text())], {}, []),
     ("system before the user", [HI, SYSTEM, HI], {}, ["ANT-SYS-1 messages.1 prefix"]),
+    (
+        "system behind the model's words",
+        [HI, model(text()), SYSTEM, model(text()), HI],
+        {},
+        ["ANT-SYS-1 messages.2 prefix"],
+    ),
     (
         "change of an unknown tool",
         [HI, {"role": "system", "content": [TOOL_CHANGE]}],
@@ -544,6 +556,16 @@ RESPONSES: list[Shape] = [
         ["OAI-PAIR-1 input.1 send", "OAI-PAIR-3 input.2 prefix"],
     ),
     ("two outputs", [fc("a"), out("a"), out("a")], {}, ["OAI-PAIR-4 input.2 prefix"]),
+    (
+        "call and output without a call_id",
+        [ASK, fc(None), out(None), ASK],
+        {},
+        [
+            "OAI-ID-3 input.1 prefix",
+            "OAI-PAIR-1 input.1 prefix",
+            "OAI-PAIR-2 input.2 prefix",
+        ],
+    ),
     (
         "call_id again",
         [fc("a"), out("a"), fc("a"), out("a")],
@@ -910,6 +932,8 @@ REPAIRS: dict[Api, dict[str, list[str]]] = {
         "words to a program and another call": ["deferred ANT-SRV-7 messages.2.content.2"],
         "prefill of two texts with a blank end": ["rewritten ANT-END-2 messages.1.content.1"],
         "picture in a system message": ["removed ANT-SYS-1 messages.1.content.1"],
+        "system behind the model's words": ["moved ANT-SYS-1 messages.2"],
+        "prefill behind a search": [],
         "thinking on and no turn of the model": ["to_text ANT-PAIR-4 messages.0.content.0"],
         "unknown tool reference": ["to_text ANT-SRV-8 messages.2.content.0.content.0"],
         "image in an error": ["moved ANT-TR-1 messages.2.content.0.content.1"],
@@ -950,6 +974,11 @@ REPAIRS: dict[Api, dict[str, list[str]]] = {
     },
     R: {
         "nothing": [],
+        "call and output without a call_id": [
+            "inserted OAI-PAIR-1 input.1",
+            "renamed OAI-ID-3 input.1.call_id",
+            "to_text OAI-PAIR-2 input.2",
+        ],
         "open at the end": ["inserted OAI-PAIR-1 input.1"],
         "open before the user": ["inserted OAI-PAIR-1 input.1"],
         "open before a later turn": ["inserted OAI-PAIR-1 input.1"],

@@ -11,13 +11,26 @@ from stopkit.normalizer.engine import (
     Call,
     Evidences,
     Result,
+    Standin,
     Verdict,
     attribute,
+    is_news,
     made_up_outcome,
+    outcome_of_result,
     settle,
 )
 from stopkit.normalizer.wording import CALL_INCOMPLETE, late_note, made_up
-from stopkit.outcome import Evidence, NotStarted, Placeholder, Running, Succeeded, Unknown
+from stopkit.outcome import (
+    Evidence,
+    Failed,
+    NotStarted,
+    Outcome,
+    Placeholder,
+    Running,
+    Stopped,
+    Succeeded,
+    Unknown,
+)
 
 NOWHERE: frozenset[str] = frozenset()
 STANDIN = made_up(Unknown(reason="no_result_recorded"))
@@ -118,6 +131,24 @@ def test_news_is_told_where_the_model_went_on_and_written_where_it_did_not() -> 
         assert (said.outcome if rewrite else said.announce) == known
 
 
+@pytest.mark.parametrize(
+    ("standin", "known", "news"),
+    [
+        (Unknown(), Stopped(), True),
+        (Unknown(), Unknown(reason="lost"), False),
+        (Unknown(), Unknown(output="half"), True),
+        (Stopped(), Failed(), False),
+        (Stopped(), Failed(output="boom"), True),
+        (Stopped(output="half"), Stopped(output="half", evidence=("seen",)), False),
+        (Placeholder(), NotStarted(), True),
+    ],
+)
+def test_news_is_an_output_or_the_end_of_what_was_unknown(
+    standin: Standin, known: Outcome, news: bool
+) -> None:
+    assert is_news(standin, known) is news
+
+
 @pytest.mark.parametrize("evidence", [None, Running(), Placeholder(), Unknown(reason="lost")])
 def test_what_says_no_more_than_the_placeholder_changes_nothing(evidence: Evidence | None) -> None:
     standin = result(1, STANDIN)
@@ -127,6 +158,39 @@ def test_what_says_no_more_than_the_placeholder_changes_nothing(evidence: Eviden
 def test_a_placeholder_without_a_result_passes_on_what_it_knows() -> None:
     known = Placeholder(reason="queued", cause="user", key="op_1")
     assert made_up_outcome(call(), known) == Unknown(reason="queued", cause="user", key="op_1")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_error", "evidence", "outcome"),
+    [
+        ("4", False, None, Succeeded(output="4", evidence=("a result was recorded",))),
+        ("no", True, None, Failed(output="no", evidence=("the recorded result is an error",))),
+        ("4", False, Running(), Succeeded(output="4", evidence=("a result was recorded",))),
+        ("4", False, Stopped(), Stopped()),
+        (STANDIN, True, None, Unknown(reason="no_result_recorded")),
+        (
+            "4",
+            False,
+            Placeholder(reason="queued"),
+            Unknown(reason="queued", evidence=("a placeholder was recorded",)),
+        ),
+        (
+            "4",
+            False,
+            Placeholder(),
+            Unknown(reason="no_result_recorded", evidence=("a placeholder was recorded",)),
+        ),
+    ],
+)
+def test_a_recorded_result_says_what_it_proves(
+    text: str, is_error: bool, evidence: Evidence | None, outcome: Outcome
+) -> None:
+    assert outcome_of_result(text, is_error, evidence) == outcome
+
+
+def test_without_result_and_evidence_nothing_is_known() -> None:
+    for evidence in (None, Running()):
+        assert made_up_outcome(call(), evidence) == Unknown(reason="no_result_recorded")
 
 
 def test_a_call_that_never_became_whole_was_not_started() -> None:
