@@ -1,7 +1,7 @@
 """The items of an `openai.responses` input, each on its own: families, fields, and what is wrong.
 
 Whatever needs a second item to be judged (pairs, order, ids that stand twice) is in
-`openai_responses`.
+`openai_responses_check`.
 """
 
 from __future__ import annotations
