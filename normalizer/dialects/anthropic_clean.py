@@ -22,12 +22,7 @@ from stopkit.normalizer.dialects.anthropic_blocks import (
     signed,
     tool_names,
 )
-from stopkit.normalizer.dialects.anthropic_parts import (
-    Cell,
-    Message,
-    as_user_note,
-    misshapen,
-)
+from stopkit.normalizer.dialects.anthropic_parts import Cell, Message, as_user_note, misshapen
 from stopkit.normalizer.models import takes_system_messages
 from stopkit.normalizer.names import safe_name
 from stopkit.normalizer.plain import Item, sound

@@ -10,13 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from stopkit.normalizer.dialects.openai_chat_check import violations
-from stopkit.normalizer.dialects.openai_chat_parts import (
-    API,
-    calls_of,
-    comparable,
-    id_of,
-    name_of,
-)
+from stopkit.normalizer.dialects.openai_chat_parts import API, calls_of, comparable, id_of, name_of
 from stopkit.normalizer.dialects.openai_chat_repair import repair
 from stopkit.normalizer.dialects.openai_chat_scan import Scan, scan
 from stopkit.normalizer.engine import is_synthetic, outcome_of_result, outcome_of_verdict

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from stopkit.normalizer.dialects.openai_chat_parts import (
-    Cell,
-    Entry,
-    Region,
-    Turn,
-    calls_of,
-    id_of,
-)
+from stopkit.normalizer.dialects.openai_chat_parts import Cell, Entry, Region, Turn, calls_of, id_of
 from stopkit.normalizer.dialects.openai_chat_shapes import MAX_ID
 from stopkit.normalizer.engine import Call, Verdict
 from stopkit.normalizer.names import safe_id

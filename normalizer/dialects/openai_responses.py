@@ -1,7 +1,7 @@
 """The dialect `openai.responses`: input items of the Responses API.
 
 What the rest of the package asks of it is here; `openai_responses_scan`, `_check` and `_repair`
-hold the fast pass, the exact checker and the repair, `_shapes` the table of item families.
+hold the fast pass, the exact checker and the repair, `_items` the table of item families.
 """
 
 from __future__ import annotations
@@ -18,14 +18,10 @@ from stopkit.normalizer.dialects.openai_responses_bench import (
     user_item,
 )
 from stopkit.normalizer.dialects.openai_responses_check import is_chained, violations
+from stopkit.normalizer.dialects.openai_responses_items import MODEL_MADE, kind_of, type_of
 from stopkit.normalizer.dialects.openai_responses_outputs import comparable, is_error, text_of
 from stopkit.normalizer.dialects.openai_responses_repair import repair
 from stopkit.normalizer.dialects.openai_responses_scan import Scan, scan
-from stopkit.normalizer.dialects.openai_responses_shapes import (
-    MODEL_MADE,
-    kind_of,
-    type_of,
-)
 from stopkit.normalizer.engine import is_synthetic, outcome_of_result, outcome_of_verdict
 from stopkit.normalizer.plain import Item, to_plain
 from stopkit.normalizer.result import CallOutcome, Hint, Splice

@@ -18,20 +18,20 @@ from stopkit.normalizer.dialects.openai_responses_check import (
     own_id,
 )
 from stopkit.normalizer.dialects.openai_responses_clean import is_fragment
+from stopkit.normalizer.dialects.openai_responses_items import (
+    BY_CALL,
+    MODEL_MADE,
+    Kind,
+    kind_of,
+    type_of,
+)
 from stopkit.normalizer.dialects.openai_responses_outputs import (
     comparable,
     is_error,
     media_of,
     text_of,
 )
-from stopkit.normalizer.dialects.openai_responses_shapes import (
-    BY_CALL,
-    MAX_ID,
-    MODEL_MADE,
-    Kind,
-    kind_of,
-    type_of,
-)
+from stopkit.normalizer.dialects.openai_responses_shapes import MAX_ID
 from stopkit.normalizer.engine import Call, Result
 from stopkit.normalizer.names import safe_id
 from stopkit.normalizer.plain import Item, to_plain

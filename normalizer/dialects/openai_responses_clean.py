@@ -7,17 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+from stopkit.normalizer.dialects.openai_responses_items import FIELDS, ID_OPTIONAL, Kind, type_of
 from stopkit.normalizer.dialects.openai_responses_shapes import (
-    FIELDS,
-    ID_OPTIONAL,
     MAX_ID,
     MAX_OUTPUT,
     OUTPUT_PARTS,
     Issue,
-    Kind,
     is_name,
     is_object_text,
-    type_of,
 )
 from stopkit.normalizer.names import safe_name
 from stopkit.normalizer.plain import Item

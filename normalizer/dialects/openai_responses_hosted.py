@@ -12,7 +12,8 @@ from stopkit.normalizer.dialects.openai_responses_bench import (
     read_result,
     tool_name,
 )
-from stopkit.normalizer.dialects.openai_responses_shapes import MAX_ID, program_caller
+from stopkit.normalizer.dialects.openai_responses_items import program_caller
+from stopkit.normalizer.dialects.openai_responses_shapes import MAX_ID
 from stopkit.normalizer.engine import Call, Result, Verdict, made_up_outcome
 from stopkit.normalizer.plain import Item
 from stopkit.normalizer.result import Location

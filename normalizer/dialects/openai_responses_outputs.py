@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from stopkit.normalizer.dialects.openai_responses_shapes import Family, type_of
+from stopkit.normalizer.dialects.openai_responses_items import Family, type_of
 from stopkit.normalizer.plain import Item, text_in
 from stopkit.normalizer.wording import NO_RESULT, fold, fold_contents, made_up, read_outcome
 from stopkit.outcome import Failed, Outcome, Stopped, Succeeded, Unknown

@@ -11,19 +11,9 @@ from stopkit.normalizer.dialects.openai_responses_bench import (
     anonymous_id,
     read_result,
 )
-from stopkit.normalizer.dialects.openai_responses_outputs import (
-    comparable,
-    make,
-    merged,
-    retyped,
-)
-from stopkit.normalizer.dialects.openai_responses_shapes import (
-    BY_CALL,
-    BY_OUTPUT,
-    MAX_ID,
-    Family,
-    type_of,
-)
+from stopkit.normalizer.dialects.openai_responses_items import BY_CALL, BY_OUTPUT, Family, type_of
+from stopkit.normalizer.dialects.openai_responses_outputs import comparable, make, merged, retyped
+from stopkit.normalizer.dialects.openai_responses_shapes import MAX_ID
 from stopkit.normalizer.engine import Call, Result, Verdict, attribute, made_up_outcome, settle
 from stopkit.normalizer.plain import Item
 from stopkit.normalizer.wording import late_note

@@ -8,13 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from stopkit.normalizer.dialects.openai_responses_bench import (
-    API,
-    Bench,
-    Cell,
-    Region,
-    user_item,
-)
+from stopkit.normalizer.dialects.openai_responses_bench import API, Bench, Cell, Region, user_item
 from stopkit.normalizer.dialects.openai_responses_check import own_id
 from stopkit.normalizer.dialects.openai_responses_clean import clean
 from stopkit.normalizer.dialects.openai_responses_hosted import (
@@ -22,19 +16,19 @@ from stopkit.normalizer.dialects.openai_responses_hosted import (
     settle_approvals,
     settle_programs,
 )
-from stopkit.normalizer.dialects.openai_responses_pairs import settle_calls
-from stopkit.normalizer.dialects.openai_responses_scan import Scan
-from stopkit.normalizer.dialects.openai_responses_shapes import (
+from stopkit.normalizer.dialects.openai_responses_items import (
     CLIENT_MADE,
     FIELDS,
     ID_OPTIONAL,
     LEADS_TO,
     MODEL_MADE,
     Kind,
-    inspect,
     kind_of,
     type_of,
 )
+from stopkit.normalizer.dialects.openai_responses_pairs import settle_calls
+from stopkit.normalizer.dialects.openai_responses_scan import Scan
+from stopkit.normalizer.dialects.openai_responses_shapes import inspect
 from stopkit.normalizer.errors import HistoryError
 from stopkit.normalizer.plain import (
     Item,

@@ -24,17 +24,14 @@ from stopkit.normalizer.dialects.openai_responses_check import (
     made_call_id,
     own_id,
 )
-from stopkit.normalizer.dialects.openai_responses_shapes import (
+from stopkit.normalizer.dialects.openai_responses_items import (
     BY_CALL,
     LEADS_TO,
-    MAX_ID,
-    MAX_OUTPUT,
-    inspect,
-    is_name,
     kind_of,
     program_caller,
     type_of,
 )
+from stopkit.normalizer.dialects.openai_responses_shapes import MAX_ID, MAX_OUTPUT, inspect, is_name
 from stopkit.normalizer.plain import encodable, is_plain
 from stopkit.normalizer.splices import Span, joined
 
