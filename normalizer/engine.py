@@ -13,19 +13,15 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
-from pydantic import ValidationError
-
-from stopkit.normalizer.errors import EvidenceError
 from stopkit.normalizer.recognise import ended, recognise
 from stopkit.normalizer.result import ChangeKind, Location
-from stopkit.normalizer.wording import CALL_INCOMPLETE, NO_RESULT, read_outcome
+from stopkit.normalizer.wording import CALL_INCOMPLETE, NO_RESULT, fold, read_outcome
 from stopkit.outcome import (
-    Denied,
     Evidence,
     Failed,
     NotStarted,
@@ -33,16 +29,12 @@ from stopkit.outcome import (
     Placeholder,
     Running,
     Status,
-    Stopped,
     Succeeded,
     Unknown,
-    parse_evidence,
 )
 
 Live: TypeAlias = Literal["close", "keep"]
 Standin: TypeAlias = Outcome | Placeholder
-
-EvidenceMap: TypeAlias = Mapping[str, Evidence]
 
 
 @dataclass(slots=True)
@@ -187,12 +179,6 @@ def _nothing_known() -> Outcome:
     return Unknown(reason=NO_RESULT)
 
 
-def pending_outcome(evidence: Evidence | None) -> Outcome:
-    """The outcome of a call that is left open: nobody knows yet."""
-    reason = "still running" if isinstance(evidence, Running) else "left open"
-    return Unknown(reason=reason)
-
-
 def made_up_outcome(call: Call, evidence: Evidence | None) -> Outcome:
     """The outcome of a call without any result."""
     if evidence is not None and not isinstance(evidence, (Running, Placeholder)):
@@ -284,6 +270,29 @@ def settle(call: Call, evidence: Evidence | None, *, last_turn: int, keep_open: 
     return _choose(call, evidence, last_turn)
 
 
+def outcome_of_verdict(verdict: Verdict, evidence: Evidence | None) -> tuple[Outcome, bool]:
+    """The outcome of a settled call, and whether its result is no tool's own.
+
+    A late result that is delivered tells the outcome where what answers the call only stands for
+    it; behind a recorded result it is one more, and changes nothing.
+    """
+    if verdict.pending:
+        reason = "still running" if isinstance(evidence, Running) else "left open"
+        return Unknown(reason=reason), False
+    said = verdict.announce or verdict.outcome
+    if said is not None:
+        return said, True
+    kept = verdict.keep
+    assert kept is not None
+    if verdict.deliver and (kept.standin is not None or isinstance(evidence, Placeholder)):
+        late = verdict.deliver[0]
+        return outcome_of_result(late.text, late.is_error, None), True
+    text = fold(kept.text, [result.text for result in verdict.merge])
+    is_error = any(result.is_error for result in (kept, *verdict.merge)) or kept.is_error
+    outcome = outcome_of_result(text, is_error, evidence)
+    return outcome, is_synthetic(text, is_error, evidence)
+
+
 def _with_news(call: Call, only: Result, evidence: Evidence, last_turn: int) -> Verdict:
     """One result and the caller's word about it.  A recorded result stays, whatever is said."""
     standin = only.standin
@@ -349,65 +358,6 @@ def _key(result: Result) -> str:
     return json.dumps(result.content, sort_keys=True, default=repr)
 
 
-class Evidences:
-    """What the caller knows, by call id, and by occurrence where an id recurs."""
-
-    __slots__ = ("_by_id", "_by_occurrence", "ids")
-
-    def __init__(self, given: Mapping[str, Evidence | Mapping[str, object]] | None) -> None:
-        """Raises EvidenceError: not a mapping, or a value that is no evidence."""
-        self._by_id: dict[str, Evidence] = {}
-        self._by_occurrence: dict[str, Evidence] = {}
-        self.ids: frozenset[str] = frozenset()
-        """Every id that evidence speaks of, with and without its occurrence."""
-        if given is None:
-            return
-        if not isinstance(given, Mapping):
-            raise EvidenceError("evidence is {call_id: Evidence}", path="evidence")
-        for key, value in given.items():
-            if not isinstance(key, str):
-                raise EvidenceError(f"the call id {key!r} is no string", path="evidence")
-            parsed = parsed_evidence(key, value)
-            self._by_id[key] = parsed
-            base, mark, count = key.rpartition("#")
-            if mark and count.isdigit() and base:
-                self._by_occurrence[key] = parsed
-        bases = (key.rpartition("#")[0] for key in self._by_occurrence)
-        self.ids = frozenset((*self._by_id, *bases))
-
-    def __bool__(self) -> bool:
-        return bool(self._by_id)
-
-    @property
-    def by_occurrence(self) -> bool:
-        return bool(self._by_occurrence)
-
-    def of(self, call_id: str, occurrence: int = 1) -> Evidence | None:
-        if not self._by_id:
-            return None
-        if self._by_occurrence:
-            found = self._by_occurrence.get(f"{call_id}#{occurrence}")
-            if found is not None:
-                return found
-        return self._by_id.get(call_id)
-
-
-NO_EVIDENCE: Final = Evidences(None)
-
-
-def parsed_evidence(key: str, value: Evidence | Mapping[str, object]) -> Evidence:
-    """The evidence for a call, from itself or from its plain-dict form; else EvidenceError."""
-    try:
-        return parse_evidence(value)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][-1:])
-        raise EvidenceError(
-            f"{first['msg']} ({where})" if where else first["msg"],
-            path=f"evidence.{key[:100]}",
-        ) from None
-
-
 RawChange: TypeAlias = tuple[
     ChangeKind, str, Location, object, str | None, Status | None, str, object
 ]
@@ -415,24 +365,18 @@ RawChange: TypeAlias = tuple[
 id, outcome, note, what left.  Cheap to make; `Change` is built from it when somebody looks."""
 
 __all__ = [
-    "NO_EVIDENCE",
     "Call",
-    "Denied",
-    "EvidenceMap",
-    "Evidences",
     "Live",
     "RawChange",
     "Result",
     "Standin",
-    "Stopped",
     "Verdict",
     "attribute",
     "is_news",
     "is_synthetic",
     "made_up_outcome",
     "outcome_of_result",
-    "parsed_evidence",
-    "pending_outcome",
+    "outcome_of_verdict",
     "read_standin",
     "settle",
 ]

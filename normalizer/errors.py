@@ -1,8 +1,8 @@
 """What goes wrong before a history can be judged or repaired.
 
-HistoryError (ValueError)      the input is no history of that API, or cannot be repaired truthfully
-  UnknownApiError                   no such api
-  EvidenceError                the evidence is not in the form that normalize takes
+HistoryError (ValueError)   the input is no history of that API, or cannot be repaired truthfully
+  UnknownApiError           no such api
+  EvidenceError             the evidence is not in the form that normalize takes
 """
 
 from __future__ import annotations

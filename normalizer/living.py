@@ -12,19 +12,15 @@ from dataclasses import replace
 from typing import Any, Final, cast
 
 from stopkit.history import Api
-from stopkit.normalizer.engine import (
-    Evidences,
-    Live,
-    Standin,
-    is_news,
-    parsed_evidence,
-    read_standin,
-)
+from stopkit.normalizer.engine import Live, Standin, is_news, read_standin
 from stopkit.normalizer.errors import HistoryError
+from stopkit.normalizer.evidence import Evidences, parsed_evidence, split_occurrence
+from stopkit.normalizer.plain import text_in
 from stopkit.normalizer.repair import Dialect, dialect
 from stopkit.normalizer.result import CallOutcome, Change, Normalized, Splice
+from stopkit.normalizer.splices import spliced
 from stopkit.normalizer.wording import late_note
-from stopkit.normalizer.work import Answered, Context, Repaired, account, spliced
+from stopkit.normalizer.work import Answered, Context, Repaired, account
 from stopkit.outcome import Evidence, Outcome, Placeholder, Running, parse_outcome
 
 _VERSION: Final = 1
@@ -98,8 +94,7 @@ class Normalizer:
             EvidenceError: `evidence` is none.
         """
         known = parsed_evidence(call_id, evidence)
-        base, mark, count = call_id.rpartition("#")
-        name, occurrence = (base, int(count)) if mark and count.isdigit() else (call_id, 0)
+        name, occurrence = split_occurrence(call_id)
         answered = self._past.get(name)
         if answered is None or occurrence > answered.occurrence:
             self._evidence[call_id] = known
@@ -305,18 +300,6 @@ def _standin_of(content: object) -> Standin | None:
     """What a result, in the dialect's comparable form, says of itself."""
     match content:
         case (inner, bool() as is_error):
-            return read_standin(_joined(inner), is_error)
+            return read_standin(text_in(inner), is_error)
         case _:
-            return read_standin(_joined(content), None)
-
-
-def _joined(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list):
-        return "\n".join(
-            part["text"]
-            for part in value
-            if isinstance(part, dict) and isinstance(part.get("text"), str)
-        )
-    return ""
+            return read_standin(text_in(content), None)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from stopkit.history import Api
 from stopkit.normalizer.errors import HistoryError, UnknownApiError
 from stopkit.normalizer.result import Location
+
+Item: TypeAlias = dict[str, Any]
+"""A message, an item, a content block or a part of one, as plain JSON."""
 
 MAX_DEPTH: Final = 255
 """Levels of nesting below a message or item.  A tool input is three levels down, and orjson takes
@@ -188,6 +191,20 @@ def unsound(value: Any, location: Location = ()) -> Any:
             stack.extend((inner, (*where, key), depth + 1) for key, inner in reversed(pairs))
 
 
+def surrogates(value: Any, location: Location, api: Api) -> list[Location]:
+    """Where a plain value at `location` holds lone surrogates: all that `replace_surrogates` mends.
+
+    Raises:
+        HistoryError: it holds something else that is no JSON; rule GEN-JSON-1.
+    """
+    places: list[Location] = []
+    for part in unsound(value, location):
+        if not part.surrogate:
+            raise _unsound(part.message, part.location, api)
+        places.append(part.location)
+    return places
+
+
 def encodable(text: str) -> bool:
     """False where `text` holds a lone surrogate."""
     try:
@@ -208,3 +225,26 @@ def replace_surrogates(value: Any) -> Any:
     if value.__class__ is list:
         return [replace_surrogates(inner) for inner in value]
     return value
+
+
+def role_of(message: Any) -> object:
+    """The role of a message that is a dict or an SDK object; None where it has none."""
+    return message.get("role") if isinstance(message, dict) else getattr(message, "role", None)
+
+
+def part_at(value: Any, location: Location) -> Any:
+    """The part of a plain value that stands at `location` in it."""
+    for step in location:
+        value = value[step]
+    return value
+
+
+def text_in(content: object) -> str:
+    """The text of message or result content: itself, or that of its parts, a line each."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(
+        part["text"]
+        for part in (content if isinstance(content, list) else ())
+        if isinstance(part, dict) and isinstance(part.get("text"), str)
+    )

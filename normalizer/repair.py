@@ -7,8 +7,9 @@ from importlib import import_module
 from typing import Any, Final, Protocol, TypeVar, cast, overload
 
 from stopkit.history import Api
-from stopkit.normalizer.engine import NO_EVIDENCE, Evidences, Live
+from stopkit.normalizer.engine import Live
 from stopkit.normalizer.errors import HistoryError
+from stopkit.normalizer.evidence import NO_EVIDENCE, Evidences
 from stopkit.normalizer.plain import field_of, is_plain, path_of, split_request, to_plain, unsound
 from stopkit.normalizer.result import (
     Checked,
@@ -19,7 +20,8 @@ from stopkit.normalizer.result import (
     Violation,
 )
 from stopkit.normalizer.rules import RULES
-from stopkit.normalizer.work import Context, Repaired, account, spliced
+from stopkit.normalizer.splices import Span, spliced
+from stopkit.normalizer.work import Context, Repaired, account
 from stopkit.outcome import Evidence
 
 ItemT = TypeVar("ItemT")
@@ -29,7 +31,7 @@ class Found(Protocol):
     """What a dialect's fast pass found; `spans` are the stretches that need a look."""
 
     @property
-    def spans(self) -> list[tuple[int, int]]: ...
+    def spans(self) -> list[Span]: ...
 
 
 class Dialect(Protocol):

@@ -35,6 +35,11 @@ Location: TypeAlias = tuple[str | int, ...]
 """A place in a history: `(3, "content", 1)` is `messages.3.content.1`."""
 
 
+def reading_order(location: Location) -> tuple[tuple[int, int | str], ...]:
+    """A sort key that puts places in the order of the history; indexes come before names."""
+    return tuple((0, part) if isinstance(part, int) else (1, part) for part in location)
+
+
 @dataclass(frozen=True, slots=True)
 class Violation:
     """One thing the API would refuse, in its own words, with what the rule rests on.

@@ -8,7 +8,7 @@ the sentences.  The head is a mark, not a seal: whoever can write a result can w
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import ValidationError
@@ -38,6 +38,8 @@ APPROVAL_NEVER_GIVEN: Final = "approval_never_given"
 """`reason` of a call that waited for a decision nobody made."""
 NO_RESULT: Final = "no_result_recorded"
 """`reason` of an unknown outcome where the history just ends."""
+FRAGMENT: Final = "incomplete_arguments"
+"""The key under which call arguments stand that never became a JSON object."""
 
 _HEAD_FIELDS: Final = (
     "status",
@@ -141,12 +143,31 @@ def history_start_note() -> str:
     return note("history_start", "The beginning of this conversation is not in this history.")
 
 
-def fold(first: str, others: list[str]) -> str:
+def fold(first: str, others: Sequence[str]) -> str:
     """Several recorded texts for one call, in one: each in full, in the order recorded."""
     parts = [first]
-    for position, text in enumerate(others, start=2):
-        parts.append(f"[stopkit: recorded result {position} of the same call]\n{text}")
+    for number, text in enumerate(others, start=2):
+        parts.append(f"{_fold_head(number)}\n{text}")
     return "\n".join(parts)
+
+
+def fold_contents(contents: Sequence[Any], text_type: str) -> Any:
+    """Several recorded contents for one call, in one: a text where all are texts, else parts.
+
+    `text_type` is the type of a part that holds text.
+    """
+    if all(isinstance(content, str) for content in contents):
+        return fold(contents[0], contents[1:])
+    parts: list[dict[str, Any]] = []
+    for number, content in enumerate(contents, start=1):
+        if number > 1:
+            parts.append({"type": text_type, "text": _fold_head(number)})
+        parts += [{"type": text_type, "text": content}] if isinstance(content, str) else content
+    return parts
+
+
+def _fold_head(number: int) -> str:
+    return f"[stopkit: recorded result {number} of the same call]"
 
 
 def _sentences(outcome: Outcome) -> str:

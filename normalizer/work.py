@@ -1,16 +1,18 @@
-"""What a dialect's repair is given and what it gives back, before anybody looks at it."""
+"""What a dialect's repair is given, what it gives back, and what every repair does alike."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from stopkit.history import Api
-from stopkit.normalizer.engine import Call, Evidences, Live, RawChange, Result, Standin, Verdict
-from stopkit.normalizer.plain import path_of
-from stopkit.normalizer.result import Change, ChangeKind, Hint, Location, Splice
-from stopkit.outcome import Status
+from stopkit.normalizer.engine import Call, Live, RawChange, Result, Standin, Verdict
+from stopkit.normalizer.evidence import Evidences
+from stopkit.normalizer.plain import Item, path_of
+from stopkit.normalizer.result import Change, ChangeKind, Hint, Location, Splice, reading_order
+from stopkit.normalizer.wording import read_note
+from stopkit.outcome import Outcome, Status
 
 
 @dataclass(slots=True)
@@ -95,7 +97,7 @@ def account(api: Api, changes: list[RawChange], splices: list[Splice]) -> list[C
     places = _places(splices)
     account: list[Change] = []
     for kind, rule, where, became, call_id, outcome, note, removed in sorted(
-        changes, key=lambda change: _order(change[2])
+        changes, key=lambda change: reading_order(change[2])
     ):
         after = places.get(id(became)) if became is not None else None
         account.append(
@@ -134,69 +136,92 @@ def _places(splices: list[Splice]) -> dict[int, Location]:
     return places
 
 
-def _order(where: Location) -> tuple[tuple[int, int | str], ...]:
-    return tuple((0, part) if isinstance(part, int) else (1, part) for part in where)
-
-
 class LazyElsewhere:
     """The calls outside the part under repair, indexed when somebody first asks for one of them."""
 
-    __slots__ = ("_build", "_ids", "_index", "_names", "_past")
+    __slots__ = ("_find", "_ids", "_index", "_names", "_past")
 
     def __init__(
         self,
-        build: Callable[[], Mapping[str, Answered]],
+        index: Callable[[], Callable[[str], Answered | None]],
         past: Mapping[str, Answered],
         names: list[str] | None = None,
     ) -> None:
-        """`build` reads the calls and their results; `names` are all their ids, where known."""
+        """`index` reads the calls and gives a look-up; `names` are all their ids, where known."""
         self._names = names
-        self._build = build
+        self._index = index
         self._past = past
         self._ids: set[str] | None = None
-        self._index: Mapping[str, Answered] | None = None
+        self._find: Callable[[str], Answered | None] | None = None
 
     def __contains__(self, call_id: object, /) -> bool:
         return isinstance(call_id, str) and self.get(call_id) is not None
 
     def get(self, call_id: str) -> Answered | None:
+        """The newest call with the id, or None."""
         if self._ids is None and self._names is not None:
             self._ids = set(self._names)
         if self._ids is None or call_id in self._ids:
-            if self._index is None:
-                self._index = self._build()
-            found = self._index.get(call_id)
+            if self._find is None:
+                self._find = self._index()
+            found = self._find(call_id)
             if found is not None:
                 return found
         return self._past.get(call_id)
 
 
-def trimmed(
-    start: int, before: tuple[Any, ...], start_after: int, after: list[Any]
-) -> Splice | None:
-    """A splice of what really differs, or None where nothing does."""
-    head = 0
-    shortest = min(len(before), len(after))
-    while head < shortest and before[head] is after[head]:
-        head += 1
-    tail = 0
-    while tail < shortest - head and before[-1 - tail] is after[-1 - tail]:
-        tail += 1
-    old, new = before[head : len(before) - tail], after[head : len(after) - tail]
-    if not old and not new:
-        return None
-    return Splice(start + head, old, start_after + head, tuple(new))
+def counted_calls(
+    calls: Iterable[tuple[Location, Item]],
+    id_of: Callable[[Item], str],
+    looked: Sequence[tuple[int, int]],
+    ours: Container[Location],
+    past: Mapping[str, Answered],
+) -> Iterator[tuple[Location, Item, int]]:
+    """Every call with its number, from 1, among those of its id; `past` calls count too.
 
-
-def spliced(items: list[Any], splices: list[Splice]) -> list[Any]:
-    """The items after all splices: the input's own list where there is none."""
-    if not splices:
-        return items
-    out: list[Any] = []
+    In the stretches that were looked at, only `ours` are calls: the rest were copies, or left.
+    """
+    counts: dict[str, int] = {}
     at = 0
-    for splice in splices:
-        out += items[at : splice.start]
-        out += splice.after
-        at = splice.start + len(splice.before)
-    out += items[at:]
-    return out
+    for where, block in calls:
+        index = cast("int", where[0])
+        while at < len(looked) and looked[at][1] <= index:
+            at += 1
+        if at < len(looked) and looked[at][0] <= index and where not in ours:
+            continue
+        call_id = id_of(block)
+        before = counts.get(call_id)
+        if before is None:
+            known = past.get(call_id)
+            before = known.occurrence if known else 0
+        counts[call_id] = before + 1
+        yield where, block, before + 1
+
+
+def untold_news(
+    decisions: Mapping[Location, tuple[Call, Verdict]], items: Iterable[Any]
+) -> list[tuple[Call, Outcome]]:
+    """What is to be announced, without what a note in `items` has told already."""
+    news = [
+        (call, verdict.announce)
+        for call, verdict in decisions.values()
+        if verdict.announce is not None
+    ]
+    if not news:
+        return []
+    told = {
+        (head.get("call_id"), head.get("occurrence"))
+        for item in items
+        for head in _late_notes(item)
+    }
+    return [(call, known) for call, known in news if (call.id, call.occurrence) not in told]
+
+
+def _late_notes(item: Any) -> Iterator[Mapping[str, object]]:
+    content = item.get("content") if isinstance(item, dict) else None
+    parts = [{"text": content}] if isinstance(content, str) else content
+    for part in parts if isinstance(parts, list) else ():
+        if isinstance(part, dict) and isinstance(part.get("text"), str):
+            head = read_note(part["text"])
+            if head is not None and head.get("kind") == "late_result":
+                yield head

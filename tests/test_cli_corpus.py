@@ -15,7 +15,8 @@ import pytest
 from cli_run import BROKEN, CLEAN, call, lines, stopkit, text, user
 
 from stopkit.cli import corpus
-from stopkit.cli.corpus import Job, apply_edits, judge_lines, judge_whole
+from stopkit.cli.corpus import apply_edits, judge_lines, judge_whole
+from stopkit.cli.judged import Job
 from stopkit.normalizer import check, normalize
 
 REPAIR = Job("normalize")

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from stopkit.cli.corpus import Finding, Judged
+from stopkit.cli.judged import Finding, Judged
 from stopkit.cli.progress import Progress
 from stopkit.cli.report import printable, show_violations
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from stopkit.normalizer.dialects import openai_responses
 from stopkit.normalizer.dialects.openai_responses import violations
-from stopkit.normalizer.dialects.openai_responses_shapes import BY_CALL, FIELDS, inspect
+from stopkit.normalizer.dialects.openai_responses_items import BY_CALL, FIELDS
+from stopkit.normalizer.dialects.openai_responses_shapes import inspect
 from stopkit.normalizer.plain import is_plain
 from stopkit.normalizer.rules import RULES
 

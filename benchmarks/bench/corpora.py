@@ -22,7 +22,8 @@ _PIECE: Final = 2_000_000
 
 def corpus_bytes(api: Api, size: int, seconds: float) -> dict[str, Any]:
     """Processor seconds of the pipeline, and of orjson's loads plus dumps, on the same bytes."""
-    from stopkit.cli.corpus import Job, apply_edits, judge_lines
+    from stopkit.cli.corpus import apply_edits, judge_lines
+    from stopkit.cli.judged import Job
 
     with_account = Job(action="normalize")
     without = Job(action="normalize", account=False)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
+
+from stopkit.normalizer.result import Location
 
 CLIENT_ID: Final = re.compile(r"[a-zA-Z0-9_-]+\Z")
 SERVER_ID: Final = re.compile(r"srvtoolu_[a-zA-Z0-9_]+\Z")
@@ -26,7 +28,6 @@ RESPONSE_FIELDS: Final = (
 
 THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 SERVER_CALLS: Final = frozenset({"server_tool_use", "mcp_tool_use"})
-RESULT_CONTENT: Final = frozenset({"text", "image", "document", "search_result", "tool_reference"})
 SYSTEM_CONTENT: Final = frozenset({"text", "tool_addition", "tool_removal"})
 MAX_MARKERS: Final = 4
 MAX_MESSAGES: Final = 100_000
@@ -72,6 +73,7 @@ def programmatic(block: Mapping[str, Any]) -> bool:
 
 
 def marked(block: Mapping[str, Any]) -> bool:
+    """A block with a cache marker (ANT-CACHE-1)."""
     return block.get("cache_control") is not None
 
 
@@ -95,6 +97,46 @@ def tool_names(request: Mapping[str, Any]) -> frozenset[str] | None:
         for tool in tools
         if isinstance(tool, Mapping) and isinstance(tool.get("name"), str)
     )
+
+
+def awaits_provider(blocks: Iterable[Any]) -> bool:
+    """Whether the blocks of a turn leave a server call without result: the turn was paused."""
+    opened: set[str] = set()
+    for block in blocks:
+        kind = block.get("type") if isinstance(block, dict) else None
+        if not isinstance(kind, str):
+            continue
+        if kind in SERVER_CALLS:
+            opened.add(client_id(block, "id"))
+        elif is_hosted_result(kind):
+            opened.discard(client_id(block, "tool_use_id"))
+    return bool(opened)
+
+
+def directive_name(block: Mapping[str, Any]) -> str | None:
+    """The tool that a tool_addition or tool_removal names (ANT-SYS-2)."""
+    tool = block.get("tool")
+    name = block.get("tool_name") or block.get("name")
+    if name is None and isinstance(tool, Mapping):
+        name = tool.get("name")
+    return name if isinstance(name, str) else None
+
+
+def marker_places(message: Any, index: int) -> Iterator[Location]:
+    """Where message `index` has cache markers, in order; those of results' parts included."""
+    content = message.get("content") if isinstance(message, Mapping) else None
+    if not isinstance(content, list):
+        return
+    for position, block in enumerate(content):
+        if not isinstance(block, Mapping):
+            continue
+        if marked(block) and block.get("type") not in THINKING:
+            yield (index, "content", position)
+        inner = block.get("content")
+        if block.get("type") == "tool_result" and isinstance(inner, list):
+            for at, part in enumerate(inner):
+                if isinstance(part, Mapping) and marked(part):
+                    yield (index, "content", position, "content", at)
 
 
 def client_id(block: Mapping[str, Any], field: str) -> str:

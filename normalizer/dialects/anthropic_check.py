@@ -14,14 +14,14 @@ from stopkit.normalizer.dialects.anthropic_blocks import (
     MAX_MESSAGES,
     NAME,
     RESPONSE_FIELDS,
-    RESULT_CONTENT,
     ROLES,
-    SERVER_CALLS,
     SERVER_ID,
     SYSTEM_CONTENT,
     THINKING,
+    awaits_provider,
     blank,
     client_id,
+    directive_name,
     is_hosted_result,
     marked,
     markers_in_request,
@@ -33,11 +33,10 @@ from stopkit.normalizer.dialects.anthropic_blocks import (
 )
 from stopkit.normalizer.dialects.anthropic_server import gaps
 from stopkit.normalizer.models import refuses_prefill, takes_system_messages
-from stopkit.normalizer.plain import path_of
-from stopkit.normalizer.result import Location, Violation
+from stopkit.normalizer.plain import Item, path_of
+from stopkit.normalizer.result import Location, Violation, reading_order
 from stopkit.normalizer.rules import RULES
 
-Item = dict[str, Any]
 Cell = tuple[Item, Location]
 
 
@@ -78,10 +77,6 @@ def violations(items: Sequence[Any], request: Mapping[str, Any]) -> list[Violati
     return checker.sorted()
 
 
-def _order(location: Location) -> tuple[tuple[int, int | str], ...]:
-    return tuple((0, part) if isinstance(part, int) else (1, part) for part in location)
-
-
 class _Checker:
     def __init__(self, request: Mapping[str, Any]) -> None:
         self.request = request
@@ -116,7 +111,7 @@ class _Checker:
 
     def sorted(self) -> list[Violation]:
         ranks = {rule: rank for rank, rule in enumerate(RULES)}
-        self.found.sort(key=lambda pair: (_order(pair[0]), ranks[pair[1].rule]))
+        self.found.sort(key=lambda pair: (reading_order(pair[0]), ranks[pair[1].rule]))
         return [violation for _, violation in self.found]
 
     # -- each message for itself -----------------------------------------------------------
@@ -211,7 +206,7 @@ class _Checker:
             if block.get("content") == "":
                 self.say("ANT-COMPACT-1", location)
         elif kind in ("tool_addition", "tool_removal") and self.tools is not None:
-            name = _directive_name(block)
+            name = directive_name(block)
             if name is not None and name not in self.tools:
                 self.say("ANT-SYS-2", location, name=name)
 
@@ -427,7 +422,7 @@ class _Checker:
         last = self.messages[-1]
         where: Location = (last.index,)
         if last.role == "user":
-            if mode == "enabled" and all_results(last):
+            if mode == "enabled" and _all_results(last):
                 self._starts_with_thinking()
             return
         if last.role != "assistant":
@@ -437,7 +432,8 @@ class _Checker:
             self.say("ANT-THINK-5", where)
         if last.cells and last.cells[-1][0]["type"] in THINKING:
             self.say("ANT-END-3", where)
-        if any(block["type"] == "tool_use" for block, _ in run.cells()) or open_server_calls(run):
+        blocks = [block for block, _ in run.cells()]
+        if any(block["type"] == "tool_use" for block in blocks) or awaits_provider(blocks):
             return
         prefill_refused = refuses_prefill(self.request.get("model"))
         if prefill_refused:
@@ -459,7 +455,7 @@ class _Checker:
         count = len(self.markers) + markers_in_request(self.request)
         surplus = min(count - MAX_MARKERS, len(self.markers))
         if surplus > 0:
-            self.markers.sort(key=_order)
+            self.markers.sort(key=reading_order)
             for location in self.markers[:surplus]:
                 self.say("ANT-CACHE-1", location, n=count)
 
@@ -472,19 +468,8 @@ def _may_grow(run: _Run) -> bool:
     )
 
 
-def all_results(message: _Message) -> bool:
+def _all_results(message: _Message) -> bool:
     return bool(message.cells) and all(b["type"] == "tool_result" for b, _ in message.cells)
-
-
-def open_server_calls(run: _Run) -> bool:
-    """True where the run ends with a server call that has no result yet (a paused turn)."""
-    opened: set[str] = set()
-    for block, _ in run.cells():
-        if block["type"] in SERVER_CALLS:
-            opened.add(client_id(block, "id"))
-        elif is_hosted_result(block["type"]):
-            opened.discard(client_id(block, "tool_use_id"))
-    return bool(opened)
 
 
 def _is_blank_text(block: Any) -> bool:
@@ -508,14 +493,3 @@ def _last_fallback(content: list[Any]) -> int:
         if isinstance(block, dict) and block.get("type") == "fallback":
             return position
     return -1
-
-
-def _directive_name(block: Item) -> str | None:
-    tool = block.get("tool")
-    name = block.get("tool_name") or block.get("name")
-    if name is None and isinstance(tool, Mapping):
-        name = tool.get("name")
-    return name if isinstance(name, str) else None
-
-
-__all__ = ["RESULT_CONTENT", "all_results", "violations"]

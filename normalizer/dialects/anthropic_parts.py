@@ -15,12 +15,11 @@ from stopkit.normalizer.dialects.anthropic_blocks import (
 )
 from stopkit.normalizer.engine import Call, Result
 from stopkit.normalizer.errors import HistoryError
-from stopkit.normalizer.plain import path_of, to_plain
+from stopkit.normalizer.plain import Item, path_of, role_of, text_in, to_plain
 from stopkit.normalizer.result import Location
 from stopkit.normalizer.wording import system_note
 from stopkit.normalizer.work import Recorder
 
-Item = dict[str, Any]
 API: Final[Api] = "anthropic.messages"
 
 
@@ -102,6 +101,8 @@ class Exchange:
 
 @dataclass(slots=True, eq=False)
 class Region:
+    """The messages from `start` up to `stop`, not included."""
+
     start: int
     stop: int
     exchanges: list[Exchange] = field(default_factory=list)
@@ -111,17 +112,12 @@ class Region:
     """The first exchange lost its assistant messages: its user turn joins the one before."""
 
 
-def role_of(message: Any) -> object:
-    if isinstance(message, dict):
-        return message.get("role")
-    return getattr(message, "role", None)
-
-
 def misshapen(message: str, where: Location) -> HistoryError:
     return HistoryError(message, path=path_of(API, where), rule="GEN-SHAPE-1")
 
 
 def take_out(message: Message, cell: Cell) -> None:
+    """Let a cell leave its message, when that is next tidied."""
     cell.gone = message.touched = True
 
 
@@ -145,6 +141,7 @@ def cells_of(
 
 
 def result_of(turn: int, message: Message, cell: Cell) -> Result:
+    """A tool_result as the engine reads it."""
     block = cell.block
     return Result(
         client_id(block, "tool_use_id"),
@@ -158,27 +155,20 @@ def result_of(turn: int, message: Message, cell: Cell) -> Result:
 
 def _contents(item: tuple[Message, Cell]) -> tuple[str, object]:
     block = item[1].block
-    return text_of(block), comparable(block)
-
-
-def text_of(block: Item) -> str:
-    content = block.get("content")
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    return "\n".join(
-        part["text"]
-        for part in content
-        if isinstance(part, dict) and isinstance(part.get("text"), str)
-    )
+    return text_in(block.get("content")), comparable(block)
 
 
 def comparable(block: Item) -> object:
+    """What tells a copy of a result from another result: content and `is_error`."""
     content = block.get("content", "")
     if isinstance(content, str):
         content = [{"type": "text", "text": content}] if content else []
     return (content, bool(block.get("is_error")))
+
+
+def id_of(call: Item) -> str:
+    """The id of a call; "" where it has none."""
+    return client_id(call, "id")
 
 
 def calls_of(items: list[Any]) -> Iterator[tuple[Location, Item]]:
@@ -217,7 +207,14 @@ def results_behind(items: list[Any], index: int) -> tuple[dict[str, Item], int]:
     return results, index
 
 
+def blocks_of(message: Any) -> list[Any]:
+    """The content blocks of a plain message; none where its content is a text."""
+    content = message.get("content") if isinstance(message, dict) else None
+    return content if isinstance(content, list) else []
+
+
 def as_user_note(record: Recorder, message: Message) -> Message:
+    """A system message as a marked user message."""
     text = "\n".join(
         str(cell.block.get("text", json.dumps(cell.block, ensure_ascii=False)))
         for cell in message.cells

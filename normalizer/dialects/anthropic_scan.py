@@ -25,10 +25,8 @@ from stopkit.normalizer.dialects.anthropic_blocks import (
     markers_in_request,
     signed,
 )
-from stopkit.normalizer.plain import encodable, sound
-
-Item = dict[str, Any]
-Span = tuple[int, int]
+from stopkit.normalizer.plain import Item, encodable, sound
+from stopkit.normalizer.splices import Span, joined
 
 _ID_BYTES: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 _ENDINGS: Final = ("model", "thinking")
@@ -346,7 +344,7 @@ def _widened(
         found.append((first, stop))
         odd.append(first)
         reach = stop
-    return touching_joined(sorted({*spans, *found}))
+    return joined([*spans, *found])
 
 
 def _starts_exchange(items: list[Any], at: int) -> bool:
@@ -357,15 +355,4 @@ def _role(message: object) -> object:
     return message.get("role") if isinstance(message, dict) else None
 
 
-def touching_joined(spans: list[Span]) -> list[Span]:
-    """Sorted spans with those that touch or overlap made one."""
-    joined: list[Span] = []
-    for first, stop in spans:
-        if joined and first <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
-        else:
-            joined.append((first, stop))
-    return joined
-
-
-__all__ = ["Scan", "Span", "scan", "touching_joined"]
+__all__ = ["Scan", "scan"]

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from hashlib import sha256
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from stopkit.normalizer.dialects.anthropic_blocks import CLIENT_ID, THINKING, blank, client_id
 from stopkit.normalizer.dialects.anthropic_parts import (
     Cell,
     Exchange,
-    Item,
     Message,
     Region,
     as_user_note,
     calls_of,
-    role_of,
+    id_of,
     take_out,
     takes_system,
 )
 from stopkit.normalizer.engine import Call, Result, Verdict
 from stopkit.normalizer.models import refuses_prefill
-from stopkit.normalizer.result import Splice
-from stopkit.normalizer.wording import fold, history_start_note, late_note, made_up, read_note
-from stopkit.normalizer.work import Context, Recorder, Repaired, trimmed
+from stopkit.normalizer.names import plain_characters, safe_id
+from stopkit.normalizer.plain import Item, role_of
+from stopkit.normalizer.splices import add_at_end, trimmed
+from stopkit.normalizer.wording import fold_contents, history_start_note, late_note, made_up
+from stopkit.normalizer.work import Context, Recorder, Repaired, untold_news
 from stopkit.outcome import Succeeded
 
 
@@ -99,7 +99,7 @@ class Writer:
         for call in exchange.calls:
             new = call.id
             if not CLIENT_ID.match(new):
-                new = _safe_id(new)
+                new = safe_id(new, plain_characters(new[:40]))
             if new in used:
                 new = self._another_id(new, used)
             used.add(new)
@@ -122,7 +122,7 @@ class Writer:
 
     def _another_id(self, call_id: str, used: set[str]) -> str:
         if self.used_ids is None:
-            self.used_ids = frozenset(client_id(block, "id") for _, block in calls_of(self.items))
+            self.used_ids = frozenset(id_of(block) for _, block in calls_of(self.items))
         number = self.numbers.get(call_id, 2)
         while f"{call_id}-{number}" in used or f"{call_id}-{number}" in self.used_ids:
             number += 1
@@ -241,19 +241,11 @@ class Writer:
             take_out(message, cell)
         contents = [part.get("content", "") for part in blocks]
         merged = {**block}
-        if all(isinstance(content, str) for content in contents):
-            merged["content"] = fold(contents[0], contents[1:])
-        else:
-            parts: list[Item] = []
-            for number, content in enumerate(contents, start=1):
-                if number > 1:
-                    head = f"[stopkit: recorded result {number} of the same call]"
-                    parts.append({"type": "text", "text": head})
-                if isinstance(content, str):
-                    parts += [{"type": "text", "text": content}] if not blank(content) else []
-                else:
-                    parts += content
-            merged["content"] = parts
+        folded = fold_contents(contents, "text")
+        if isinstance(folded, list):
+            # A result may be an empty string, but no part of one may be an empty text.
+            folded = [p for p in folded if p["type"] != "text" or not blank(p["text"])]
+        merged["content"] = folded
         is_error = any(part.get("is_error") for part in blocks)
         if is_error:
             merged["is_error"] = True
@@ -397,22 +389,9 @@ class Writer:
 
     def _announce(self, offset: int) -> None:
         """Tell news about calls that were answered otherwise, once, at the end."""
-        news = [
-            (call, verdict.announce)
-            for call, verdict in self.result.decisions.values()
-            if verdict.announce is not None
-        ]
-        if not news:
-            return
-        told = {
-            (head.get("call_id"), head.get("occurrence"))
-            for message in self.items
-            for head in _notes_of(message)
-        }
+        news = untold_news(self.result.decisions, self.items)
         blocks: list[Item] = []
         for call, outcome in news:
-            if (call.id, call.occurrence) in told:
-                continue
             text = late_note(call.id, call.occurrence, outcome.output, outcome.status)
             block: Item = {"type": "text", "text": text}
             blocks.append(block)
@@ -425,26 +404,9 @@ class Writer:
                 call_id=call.id,
                 outcome=outcome.status,
             )
-        if not blocks:
-            return
-        message: Item = {"role": "user", "content": blocks}
-        end = len(self.items)
-        if (
-            self.result.splices
-            and self.result.splices[-1].start + len(self.result.splices[-1].before) == end
-        ):
-            last = self.result.splices.pop()
-            last = Splice(last.start, last.before, last.start_after, (*last.after, message))
-        else:
-            last = Splice(end, (), end + offset, (message,))
-        self.result.splices.append(last)
-
-
-def _safe_id(call_id: str) -> str:
-    """A valid id for an invalid one: the same for the same, another for another."""
-    digest = sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    safe = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in call_id[:40])
-    return f"{safe or 'call'}-{digest}"
+        if blocks:
+            message: Item = {"role": "user", "content": blocks}
+            add_at_end(self.result.splices, len(self.items), offset, message)
 
 
 def _leading_run(users: list[Message]) -> tuple[set[int], list[Cell]]:
@@ -475,12 +437,3 @@ def _behind_results(users: list[Message], home: Message) -> tuple[Message, int]:
                 return (message, place) if place else (home, at)
         home, at = message, len(message.cells)
     return home, at
-
-
-def _notes_of(message: Any) -> Iterator[Mapping[str, object]]:
-    content = message.get("content") if isinstance(message, dict) else None
-    for block in content if isinstance(content, list) else ():
-        if isinstance(block, dict) and isinstance(block.get("text"), str):
-            head = read_note(block["text"])
-            if head is not None and head.get("kind") == "late_result":
-                yield head

@@ -1,31 +1,23 @@
-"""The dialect `openai.chat`: the messages of OpenAI's Chat Completions."""
+"""The dialect `openai.chat`: the messages of OpenAI's Chat Completions.
+
+What the rest of the package asks of it is here; `openai_chat_scan`, `_check` and `_repair` hold the
+fast pass, the exact checker and the repair, `_shapes` what one message must look like.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from stopkit.normalizer.dialects.openai_chat_check import violations
-from stopkit.normalizer.dialects.openai_chat_parts import (
-    API,
-    calls_of,
-    comparable,
-    counted_calls,
-    id_of,
-    name_of,
-    role_of,
-    text_of,
-)
+from stopkit.normalizer.dialects.openai_chat_parts import API, calls_of, comparable, id_of, name_of
 from stopkit.normalizer.dialects.openai_chat_repair import repair
 from stopkit.normalizer.dialects.openai_chat_scan import Scan, scan
-from stopkit.normalizer.dialects.openai_chat_shapes import Item
-from stopkit.normalizer.engine import Verdict, is_synthetic, outcome_of_result, pending_outcome
+from stopkit.normalizer.engine import is_synthetic, outcome_of_result, outcome_of_verdict
 from stopkit.normalizer.errors import HistoryError
-from stopkit.normalizer.plain import to_plain
+from stopkit.normalizer.plain import Item, role_of, text_in, to_plain
 from stopkit.normalizer.result import CallOutcome, Hint, Splice
-from stopkit.normalizer.wording import fold
-from stopkit.normalizer.work import Context, Repaired
-from stopkit.outcome import Evidence, Outcome
+from stopkit.normalizer.work import Context, Repaired, counted_calls
 
 
 def outcomes(items: list[Any], repaired: Repaired, context: Context) -> Iterator[CallOutcome]:
@@ -36,36 +28,21 @@ def outcomes(items: list[Any], repaired: Repaired, context: Context) -> Iterator
     answers: dict[str, Item] = {}
     answers_of = -1
     for where, block, occurrence in counted_calls(
-        items, repaired.looked, repaired.decisions, context.past
+        calls_of(items), id_of, repaired.looked, repaired.decisions, context.past
     ):
         call_id = id_of(block)
         evidence = context.evidences.of(call_id, occurrence)
         decided = repaired.decisions.get(where)
         if decided is not None:
-            outcome, synthetic = _decided(decided[1], evidence)
+            outcome, synthetic = outcome_of_verdict(decided[1], evidence)
         else:
-            index = where[0]
-            assert isinstance(index, int)
+            index = cast("int", where[0])
             if index != answers_of:
                 answers, answers_of = _answers(items, index), index
-            text = text_of(answers[call_id])
+            text = text_in(answers[call_id].get("content"))
             outcome = outcome_of_result(text, None, evidence)
             synthetic = is_synthetic(text, None, evidence)
         yield CallOutcome(call_id, occurrence, name_of(block), outcome, synthetic)
-
-
-def _decided(verdict: Verdict, evidence: Evidence | None) -> tuple[Outcome, bool]:
-    if verdict.pending:
-        return pending_outcome(evidence), False
-    said = verdict.announce or verdict.outcome
-    if said is not None:
-        return said, True
-    if verdict.deliver:
-        return outcome_of_result(verdict.deliver[0].text, None, None), True
-    kept = verdict.keep
-    assert kept is not None
-    text = fold(kept.text, [result.text for result in verdict.merge])
-    return outcome_of_result(text, None, evidence), is_synthetic(text, None, evidence)
 
 
 def hints(items: list[Any], splices: list[Splice], context: Context) -> list[Hint]:
@@ -76,9 +53,8 @@ def hints(items: list[Any], splices: list[Splice], context: Context) -> list[Hin
 def end(items: list[Any], request: Mapping[str, Any]) -> tuple[bool, list[Hint]]:
     """Whether a request may end as `items` do (open calls aside), and what it takes if not."""
     if not items:
-        return False, [
-            Hint("needs_user_turn", "There is no message to answer: the request needs a user turn.")
-        ]
+        note = "There is no message to answer. The next request needs a user turn."
+        return False, [Hint("needs_user_turn", note)]
     last = items[-1]
     if not isinstance(last, dict):
         try:

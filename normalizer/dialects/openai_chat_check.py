@@ -11,7 +11,6 @@ from typing import Any
 
 from stopkit.normalizer.dialects.openai_chat_shapes import (
     Flaw,
-    Item,
     Scope,
     block_end,
     flaw,
@@ -21,6 +20,7 @@ from stopkit.normalizer.dialects.openai_chat_shapes import (
     shown,
     twice,
 )
+from stopkit.normalizer.plain import Item
 from stopkit.normalizer.result import Violation
 from stopkit.normalizer.rules import RULES
 

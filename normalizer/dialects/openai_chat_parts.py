@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from stopkit.history import Api
-from stopkit.normalizer.dialects.openai_chat_shapes import Item
 from stopkit.normalizer.engine import Call
-from stopkit.normalizer.plain import to_plain
+from stopkit.normalizer.plain import Item, role_of, to_plain
 from stopkit.normalizer.result import Location
-from stopkit.normalizer.work import Answered, Recorder
+from stopkit.normalizer.work import Recorder
 
 API: Final[Api] = "openai.chat"
 
@@ -25,7 +24,9 @@ class Cell:
     legacy: bool = False
     """The input has it as `function_call`."""
     clean: bool = True
+    """Its block is as the input has it."""
     incomplete: bool = False
+    """Its arguments or its name never became whole: it cannot have run."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,10 +55,12 @@ class Entry:
     cells: Sequence[Cell] = ()
 
     def rewrite(self, item: Item) -> None:
+        """Let the message be `item` from now on."""
         self.item = item
         self.touched = True
 
     def write(self) -> Any:
+        """The message for the output: the input's own object where nothing changed."""
         return self.item if self.touched else self.source
 
 
@@ -73,13 +76,11 @@ class Turn:
 
 @dataclass(slots=True, eq=False)
 class Region:
+    """The messages from `start` up to `stop`, not included."""
+
     start: int
     stop: int
     turns: list[Turn] = field(default_factory=list)
-
-
-def role_of(message: Any) -> object:
-    return message.get("role") if isinstance(message, dict) else getattr(message, "role", None)
 
 
 def id_of(block: Item) -> str:
@@ -89,21 +90,10 @@ def id_of(block: Item) -> str:
 
 
 def name_of(block: Item) -> str:
+    """The name of the tool a call is for; the call's type where it names none."""
     body = block.get(block["type"])
     name = body.get("name") if isinstance(body, dict) else None
     return name if isinstance(name, str) else block["type"]
-
-
-def text_of(message: Item) -> str:
-    """The text of a tool or function message."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    return "\n".join(
-        part["text"]
-        for part in content or ()
-        if isinstance(part, dict) and isinstance(part.get("text"), str)
-    )
 
 
 def comparable(message: Item) -> object:
@@ -133,34 +123,6 @@ def calls_of(items: list[Any]) -> Iterator[tuple[Location, Item]]:
         if legacy is not None:
             block = legacy_call(index, legacy)
             yield (index, "function_call"), block
-
-
-def counted_calls(
-    items: list[Any],
-    looked: Sequence[tuple[int, int]],
-    ours: Container[Location],
-    past: Mapping[str, Answered],
-) -> Iterator[tuple[Location, Item, int]]:
-    """Every call with its number among those of its id.
-
-    In the stretches that were looked at, only `ours` are calls: the rest were copies, or left.
-    """
-    counts: dict[str, int] = {}
-    at = 0
-    for where, block in calls_of(items):
-        index = where[0]
-        assert isinstance(index, int)
-        while at < len(looked) and looked[at][1] <= index:
-            at += 1
-        if at < len(looked) and looked[at][0] <= index and where not in ours:
-            continue
-        call_id = id_of(block)
-        before = counts.get(call_id)
-        if before is None:
-            known = past.get(call_id)
-            before = known.occurrence if known else 0
-        counts[call_id] = before + 1
-        yield where, block, before + 1
 
 
 def leaves(

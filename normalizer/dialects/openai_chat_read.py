@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any
 
 from stopkit.normalizer.dialects.openai_chat_parts import (
     API,
@@ -15,12 +15,10 @@ from stopkit.normalizer.dialects.openai_chat_parts import (
     leaves,
     legacy_call,
     name_of,
-    role_of,
 )
 from stopkit.normalizer.dialects.openai_chat_scan import Scan
 from stopkit.normalizer.dialects.openai_chat_shapes import (
     MAX_NAME,
-    Item,
     flaws,
     good_name,
     is_json_object,
@@ -30,19 +28,20 @@ from stopkit.normalizer.dialects.openai_chat_shapes import (
 )
 from stopkit.normalizer.engine import Call
 from stopkit.normalizer.errors import HistoryError
+from stopkit.normalizer.names import safe_name
 from stopkit.normalizer.plain import (
-    Unsound,
+    Item,
     is_plain,
+    part_at,
     path_of,
     replace_surrogates,
+    role_of,
+    surrogates,
     to_plain,
-    unsound,
 )
 from stopkit.normalizer.result import Location
+from stopkit.normalizer.wording import FRAGMENT
 from stopkit.normalizer.work import Context, Recorder
-
-FRAGMENT: Final = "incomplete_arguments"
-"""The key under which call arguments stand that never became a JSON object (CHAT-ARG-1)."""
 
 
 class Reader:
@@ -103,30 +102,26 @@ class Reader:
         if index in self.clean_turns or plainly_fine(source):
             role = source["role"]
             return Entry(role, source, source, (index,), recorded=source, tool=role == "tool")
-        odd: list[Unsound] = []
-        if not is_plain(source):
+        plain = is_plain(source)
+        if not plain:
             item = to_plain(source, (index,), API)
-            odd = list(unsound(item, (index,)))
         wrong = flaws(item, index)
         for one in wrong:
             if one.rule == "GEN-SHAPE-1":
                 raise HistoryError(one.message, path=path(one.at, one.place), rule=one.rule)
-        for part in odd:
-            if not part.surrogate:
-                where = path_of(API, part.location)
-                raise HistoryError(part.message, path=where, rule="GEN-JSON-1")
+        odd = [] if plain else surrogates(item, (index,), API)
         role = item["role"]
         entry = Entry(role, item, source, (index,), tool=role == "tool", flawed=bool(wrong or odd))
         if odd:
             entry.rewrite(replace_surrogates(item))
-            for part in odd:
+            for where in odd:
                 self.record.add(
                     "rewritten",
                     "GEN-JSON-1",
-                    part.location,
+                    where,
                     "A lone surrogate, which is no text, became U+FFFD.",
                     became=entry,
-                    removed=_at(item, part.location[1:]),
+                    removed=part_at(item, where[1:]),
                 )
         entry.recorded = entry.item
         return entry
@@ -175,7 +170,7 @@ class Reader:
         call_id = id_of(cell.block)
         name, given = body.get("name"), body.get("arguments")
         if not isinstance(name, str) or not good_name(name):
-            body = {**body, "name": _safe_name(name)}
+            body = {**body, "name": safe_name(name, MAX_NAME)}
             # A call that never got its name cannot have been run by it.
             cell.incomplete = not name
             self.record.add(
@@ -246,12 +241,6 @@ class Reader:
         entry.cells = kept
 
 
-def _at(item: Any, where: Location) -> object:
-    for part in where:
-        item = item[part]
-    return item
-
-
 def _whole_object(value: object, where: Location) -> str | None:
     """The text of arguments that are a whole JSON object, in whatever form they were recorded."""
     if isinstance(value, str):
@@ -281,9 +270,3 @@ def _written(value: object, where: Location) -> str:
     except ValueError as error:
         # Python writes no integer of more than some thousand digits.
         raise HistoryError(str(error), path=path_of(API, where), rule="GEN-JSON-1") from None
-
-
-def _safe_name(name: object) -> str:
-    given = name.strip() if isinstance(name, str) else ""
-    safe = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in given)
-    return safe[:MAX_NAME] or "unnamed_tool"

@@ -16,18 +16,19 @@ from stopkit.normalizer.dialects.openai_chat_parts import (
     Entry,
     Region,
     Turn,
+    calls_of,
     comparable,
-    counted_calls,
+    id_of,
     leaves,
-    text_of,
 )
 from stopkit.normalizer.dialects.openai_chat_read import Reader
 from stopkit.normalizer.dialects.openai_chat_scan import Scan
-from stopkit.normalizer.dialects.openai_chat_shapes import Item
 from stopkit.normalizer.dialects.openai_chat_write import Writer
 from stopkit.normalizer.engine import Call, Result, attribute, settle
+from stopkit.normalizer.plain import Item, text_in
+from stopkit.normalizer.result import ChangeKind
 from stopkit.normalizer.wording import late_note, orphan_note
-from stopkit.normalizer.work import Context, Recorder, Repaired
+from stopkit.normalizer.work import Context, Recorder, Repaired, counted_calls
 
 
 def repair(items: list[Any], found: Scan, context: Context) -> Repaired:
@@ -162,7 +163,7 @@ class _Pairing:
                 "arrived.",
             )
 
-    def _to_user(self, result: Result, kind: Any, rule: str, text: str, note: str) -> None:
+    def _to_user(self, result: Result, kind: ChangeKind, rule: str, text: str, note: str) -> None:
         entry: Entry = result.item
         media = _media(entry.item)
         content = [{"type": "text", "text": text}, *media] if media else text
@@ -185,7 +186,7 @@ class _Pairing:
         self.counted = True
         ours = {call.index: call for call in self.calls}
         for where, _, occurrence in counted_calls(
-            self.items, self.result.looked, ours, self.context.past
+            calls_of(self.items), id_of, self.result.looked, ours, self.context.past
         ):
             if where in ours:
                 ours[where].occurrence = occurrence
@@ -226,7 +227,7 @@ def _result(turn: int, entry: Entry) -> Result:
 
 
 def _contents(entry: Entry) -> tuple[str, object]:
-    return text_of(entry.recorded), comparable(entry.recorded)
+    return text_in(entry.recorded.get("content")), comparable(entry.recorded)
 
 
 def _media(message: Item) -> list[Item]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import orjson
 
@@ -20,8 +20,7 @@ from stopkit.normalizer.dialects.openai_chat_shapes import (
     plainly_fine,
 )
 from stopkit.normalizer.plain import is_plain
-
-Span: TypeAlias = tuple[int, int]
+from stopkit.normalizer.splices import Span, joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +173,7 @@ def scan(
         _add(spans, start, len(items))
     if strays or touch:
         needed = _turns_of(strays, touch, turns, items)
-        spans = _joined([*spans, *((at, block_end(items, at)) for at in needed)])
+        spans = joined([*spans, *((at, block_end(items, at)) for at in needed)])
     return Scan(spans, turns)
 
 
@@ -209,13 +208,3 @@ def _turns_of(
                     if call_id in touch:
                         needed.add(turn)
     return needed
-
-
-def _joined(spans: list[Span]) -> list[Span]:
-    joined: list[Span] = []
-    for start, stop in sorted(spans):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
-        else:
-            joined.append((start, stop))
-    return joined

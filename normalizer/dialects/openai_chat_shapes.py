@@ -12,10 +12,9 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn, TypeAlias, cast
 
 import orjson
 
+from stopkit.normalizer.plain import Item
 from stopkit.normalizer.result import Violation
 from stopkit.normalizer.rules import RULES
-
-Item: TypeAlias = dict[str, Any]
 
 Place: TypeAlias = tuple[int, ...]
 """Where in its message a thing stands: `()` the message, `(0, j)` part `j`, `(1, j)` call `j`."""
@@ -37,7 +36,6 @@ _PAYLOAD: Final[dict[str, type]] = {
     "file": dict,
 }
 """The content parts that are known: the payload stands in a field of the type's own name."""
-
 
 Scope: TypeAlias = Literal["prefix", "send"]
 
@@ -63,10 +61,12 @@ def flaw(
     place: Place = (),
     scope: Scope = "prefix",
 ) -> Flaw:
+    """What breaks `rule` at `place` in message `at`."""
     return Flaw(at, place, _RANK[rule], message, scope)
 
 
 def in_order(found: Iterable[Flaw]) -> list[Violation]:
+    """The flaws as violations, by position and then by rule."""
     return [
         Violation(one.rule, path(one.at, one.place), one.message, RULES[one.rule].grade, one.scope)
         for one in sorted(found)
@@ -110,6 +110,7 @@ def parsed(text: str) -> object:
 
 
 def is_json_object(text: str) -> bool:
+    """Whether `text` is a JSON object, as far as `parsed` can tell."""
     try:
         return isinstance(parsed(text), dict)
     except ValueError:
@@ -302,6 +303,7 @@ def _length_flaws(call_id: str, at: int, place: Place, field: str) -> list[Flaw]
 
 
 def twice(call_id: str, at: int) -> str:
+    """The API's words for an id that answers or calls a second time."""
     return f"Duplicate value for 'tool_call_id' of {shown(call_id)} in message[{at}]"
 
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from hashlib import sha256
-from typing import Any
+from typing import Any, Final
 
-from stopkit.normalizer.dialects.openai_chat_parts import (
-    Cell,
-    Entry,
-    Region,
-    Turn,
-    calls_of,
-    id_of,
-)
-from stopkit.normalizer.dialects.openai_chat_shapes import MAX_ID, Item
+from stopkit.normalizer.dialects.openai_chat_parts import Cell, Entry, Region, Turn, calls_of, id_of
+from stopkit.normalizer.dialects.openai_chat_shapes import MAX_ID
 from stopkit.normalizer.engine import Call, Verdict
-from stopkit.normalizer.result import Location, Splice
-from stopkit.normalizer.wording import fold, late_note, made_up, read_note
-from stopkit.normalizer.work import Recorder, Repaired, trimmed
+from stopkit.normalizer.names import safe_id
+from stopkit.normalizer.plain import Item
+from stopkit.normalizer.result import Location
+from stopkit.normalizer.splices import add_at_end, trimmed
+from stopkit.normalizer.wording import fold_contents, late_note, made_up
+from stopkit.normalizer.work import Recorder, Repaired, untold_news
 from stopkit.outcome import Outcome
+
+_KEPT_OF_ID: Final = MAX_ID - 17
+"""Characters of a long id that its valid one begins with."""
 
 
 class Writer:
@@ -118,7 +115,7 @@ class Writer:
         for call in calls:
             new = call.id
             if not 0 < len(new) <= MAX_ID:
-                new = _safe_id(new)
+                new = safe_id(new, new[:_KEPT_OF_ID])
             if new in used:
                 new = self._another_id(new, used)
             used.add(new)
@@ -217,18 +214,7 @@ class Writer:
             self._clean_content(other, call.id)
             entry.parts = [*entry.parts, *other.parts]
         contents = [one.item["content"] for one in (entry, *others)]
-        merged: Any
-        if all(isinstance(content, str) for content in contents):
-            merged = fold(contents[0], contents[1:])
-        else:
-            merged = []
-            for number, content in enumerate(contents, start=1):
-                if number > 1:
-                    head = f"[stopkit: recorded result {number} of the same call]"
-                    merged.append({"type": "text", "text": head})
-                if isinstance(content, str):
-                    content = [{"type": "text", "text": content}]
-                merged += content
+        merged = fold_contents(contents, "text")
         entry.rewrite({**entry.item, "content": merged})
         for other in others:
             self.record.add(
@@ -279,24 +265,13 @@ class Writer:
 
     def _announce(self, offset: int) -> None:
         """Tell news about calls that were answered otherwise, once, at the end."""
-        news = [
-            (call, verdict.announce)
-            for call, verdict in self.result.decisions.values()
-            if verdict.announce is not None
-        ]
-        if not news or self.result.pending:
+        if self.result.pending:
             # Behind an open call the news has no place yet; it is told when the call is closed.
             return
-        told = {
-            (head.get("call_id"), head.get("occurrence"))
-            for message in self.items
-            for head in _late_notes(message)
-        }
+        news = untold_news(self.result.decisions, self.items)
         texts: list[str] = []
         message: Item = {"role": "user", "content": ""}
         for call, outcome in news:
-            if (call.id, call.occurrence) in told:
-                continue
             texts.append(late_note(call.id, call.occurrence, outcome.output, outcome.status))
             self.record.add(
                 "delivered",
@@ -312,28 +287,4 @@ class Writer:
         message["content"] = (
             texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]
         )
-        end = len(self.items)
-        splices = self.result.splices
-        if splices and splices[-1].start + len(splices[-1].before) == end:
-            last = splices.pop()
-            splices.append(
-                Splice(last.start, last.before, last.start_after, (*last.after, message))
-            )
-        else:
-            splices.append(Splice(end, (), end + offset, (message,)))
-
-
-def _safe_id(call_id: str) -> str:
-    """A valid id for an invalid one: the same for the same, another for another."""
-    digest = sha256(call_id.encode()).hexdigest()[:16]
-    return f"{call_id[: MAX_ID - 17] or 'call'}-{digest}"
-
-
-def _late_notes(message: Any) -> Iterator[Mapping[str, object]]:
-    content = message.get("content") if isinstance(message, dict) else None
-    parts = [{"text": content}] if isinstance(content, str) else content
-    for part in parts if isinstance(parts, list) else ():
-        if isinstance(part, dict) and isinstance(part.get("text"), str):
-            head = read_note(part["text"])
-            if head is not None and head.get("kind") == "late_result":
-                yield head
+        add_at_end(self.result.splices, len(self.items), offset, message)

@@ -1,7 +1,7 @@
 """The dialect `openai.responses`: input items of the Responses API.
 
 What the rest of the package asks of it is here; `openai_responses_scan`, `_check` and `_repair`
-hold the fast pass, the exact checker and the repair, `_shapes` the table of item families.
+hold the fast pass, the exact checker and the repair, `_items` the table of item families.
 """
 
 from __future__ import annotations
@@ -18,22 +18,15 @@ from stopkit.normalizer.dialects.openai_responses_bench import (
     user_item,
 )
 from stopkit.normalizer.dialects.openai_responses_check import is_chained, violations
+from stopkit.normalizer.dialects.openai_responses_items import MODEL_MADE, kind_of, type_of
 from stopkit.normalizer.dialects.openai_responses_outputs import comparable, is_error, text_of
 from stopkit.normalizer.dialects.openai_responses_repair import repair
 from stopkit.normalizer.dialects.openai_responses_scan import Scan, scan
-from stopkit.normalizer.dialects.openai_responses_shapes import (
-    MODEL_MADE,
-    kind_of,
-    type_of,
-)
-from stopkit.normalizer.engine import Verdict, is_synthetic, outcome_of_result
-from stopkit.normalizer.plain import to_plain
+from stopkit.normalizer.engine import is_synthetic, outcome_of_result, outcome_of_verdict
+from stopkit.normalizer.plain import Item, to_plain
 from stopkit.normalizer.result import CallOutcome, Hint, Splice
-from stopkit.normalizer.wording import NO_RESULT, fold
 from stopkit.normalizer.work import Context, Repaired
-from stopkit.outcome import Denied, Evidence, Outcome, Placeholder, Running, Unknown
-
-Item = dict[str, Any]
+from stopkit.outcome import Denied
 
 
 def outcomes(items: list[Any], repaired: Repaired, context: Context) -> Iterator[CallOutcome]:
@@ -56,7 +49,9 @@ def outcomes(items: list[Any], repaired: Repaired, context: Context) -> Iterator
             call, verdict = decided
             call_id = call_id if isinstance(call_id, str) else call.id
             occurrence = counts[call_id] = call.occurrence
-            outcome, synthetic = _decided(verdict, context.evidences.of(call_id, occurrence))
+            outcome, synthetic = outcome_of_verdict(
+                verdict, context.evidences.of(call_id, occurrence)
+            )
             yield CallOutcome(call_id, occurrence, tool_name(item), outcome, synthetic)
             continue
         found = (refusals if asked else outputs).get(str(call_id))
@@ -84,26 +79,6 @@ def _counted(counts: dict[str, int], call_id: str, context: Context) -> int:
         counts[call_id] = past.occurrence if past is not None else 0
     counts[call_id] += 1
     return counts[call_id]
-
-
-def _decided(verdict: Verdict, evidence: Evidence | None) -> tuple[Outcome, bool]:
-    if verdict.pending:
-        running = isinstance(evidence, Running)
-        return Unknown(reason="still running" if running else NO_RESULT), False
-    if verdict.announce is not None:
-        return verdict.announce, True
-    if verdict.outcome is not None:
-        return verdict.outcome, True
-    kept = verdict.keep
-    assert kept is not None
-    if verdict.deliver and (kept.standin is not None or isinstance(evidence, Placeholder)):
-        late = verdict.deliver[0]
-        return outcome_of_result(late.text, late.is_error, None), True
-    known = [kept, *verdict.merge]
-    text = fold(known[0].text, [result.text for result in known[1:]])
-    failed = any(result.is_error for result in known) or kept.is_error
-    outcome = outcome_of_result(text, failed, evidence)
-    return outcome, is_synthetic(text, failed, evidence)
 
 
 def hints(items: list[Any], splices: list[Splice], context: Context) -> list[Hint]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from hashlib import sha256
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 from stopkit.history import Api
 from stopkit.normalizer.dialects.openai_responses_check import (
@@ -19,28 +18,28 @@ from stopkit.normalizer.dialects.openai_responses_check import (
     own_id,
 )
 from stopkit.normalizer.dialects.openai_responses_clean import is_fragment
+from stopkit.normalizer.dialects.openai_responses_items import (
+    BY_CALL,
+    MODEL_MADE,
+    Kind,
+    kind_of,
+    type_of,
+)
 from stopkit.normalizer.dialects.openai_responses_outputs import (
     comparable,
     is_error,
     media_of,
     text_of,
 )
-from stopkit.normalizer.dialects.openai_responses_shapes import (
-    BY_CALL,
-    MAX_ID,
-    MODEL_MADE,
-    Kind,
-    kind_of,
-    type_of,
-)
+from stopkit.normalizer.dialects.openai_responses_shapes import MAX_ID
 from stopkit.normalizer.engine import Call, Result
-from stopkit.normalizer.plain import to_plain
+from stopkit.normalizer.names import safe_id
+from stopkit.normalizer.plain import Item, to_plain
 from stopkit.normalizer.result import ChangeKind, Location
 from stopkit.normalizer.wording import late_note, orphan_note
 from stopkit.normalizer.work import Context, Recorder, Repaired
 from stopkit.outcome import Status
 
-Item = dict[str, Any]
 API: Final[Api] = "openai.responses"
 SPOKEN: Final[tuple[Kind, ...]] = ("user", "assistant")
 """Kinds behind which no program is open any more."""
@@ -120,7 +119,9 @@ class Memory:
                 pass
 
 
-_Said = tuple[ChangeKind, str, Location, Cell | None, str, str | None, Status | None, object]
+_Said: TypeAlias = tuple[
+    ChangeKind, str, Location, Cell | None, str, str | None, Status | None, object
+]
 
 
 class Bench:
@@ -216,6 +217,10 @@ class Bench:
                 elif not cell.gone and cell.kind != "reasoning":
                     end = None
         return ends
+
+    def valid_id(self, call_id: str) -> str:
+        """A free call_id that is valid, for one that is not."""
+        return self.free_id(safe_id(call_id, call_id[:40]))
 
     def used_ids(self) -> set[str]:
         """Every call_id of the input, and those given out."""
@@ -352,12 +357,6 @@ def name_of_call(item: Item) -> str | None:
         if isinstance(item.get(name), str):
             return cast("str", item[name])
     return cast("str | None", item.get("id")) if kind_of(item) == "approval_request" else None
-
-
-def safe_id(call_id: str) -> str:
-    """A valid call_id for an invalid one: the same for the same, another for another."""
-    digest = sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    return f"{call_id[:40] or 'call'}-{digest}"
 
 
 def user_item(text: str) -> Item:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from stopkit.normalizer.dialects.openai_responses_shapes import (
+from stopkit.normalizer.dialects.openai_responses_items import (
     BY_CALL,
     BY_OUTPUT,
     CLIENT_MADE,
@@ -15,11 +15,10 @@ from stopkit.normalizer.dialects.openai_responses_shapes import (
     PROGRAM,
     Family,
     Kind,
-    inspect,
     program_caller,
     type_of,
-    words,
 )
+from stopkit.normalizer.dialects.openai_responses_shapes import inspect, words
 from stopkit.normalizer.result import Violation
 from stopkit.normalizer.rules import RULES
 

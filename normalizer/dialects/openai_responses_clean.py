@@ -5,31 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+from stopkit.normalizer.dialects.openai_responses_items import FIELDS, ID_OPTIONAL, Kind, type_of
 from stopkit.normalizer.dialects.openai_responses_shapes import (
-    FIELDS,
-    ID_OPTIONAL,
     MAX_ID,
     MAX_OUTPUT,
     OUTPUT_PARTS,
     Issue,
-    Kind,
     is_name,
     is_object_text,
-    type_of,
 )
+from stopkit.normalizer.names import safe_name
+from stopkit.normalizer.plain import Item
 from stopkit.normalizer.result import ChangeKind
-from stopkit.normalizer.wording import made_up
+from stopkit.normalizer.wording import FRAGMENT, made_up
 from stopkit.outcome import Unknown
 
-Item = dict[str, Any]
-Edit = tuple[ChangeKind, str, tuple[str | int, ...], str, object]
+Edit: TypeAlias = tuple[ChangeKind, str, tuple[str | int, ...], str, object]
 """Kind, rule, place below the item, note, what left."""
 
-FRAGMENT: Final = "incomplete_arguments"
-"""The key under which call arguments stand that never became a JSON object (OAI-SHAPE-4)."""
-
+_MAX_NAME: Final = 128
 _LEAVES: Final = {
     "OAI-REAS-3": "Encrypted reasoning that is not whole.",
     "OAI-STORE-1": "Under store: false nothing on the server can be referred to.",
@@ -126,7 +122,7 @@ def _values(done: Cleaned, kind: Kind) -> None:
         return
     if not is_name(item.get("name")):
         old = item.get("name")
-        item["name"] = _safe_name(old)
+        item["name"] = safe_name(old, _MAX_NAME)
         note = "A tool name that the API does not take."
         done.edits.append(("renamed", "OAI-SHAPE-1", ("name",), note, old))
     if type_of(item) == "custom_tool_call" and not isinstance(item.get("input"), str):
@@ -248,12 +244,6 @@ _MENDS: Final[dict[str, Callable[[Cleaned, Kind], None]]] = {
     "OAI-PATCH-1": _patch_status,
     "OAI-PROG-1": _program_status,
 }
-
-
-def _safe_name(name: object) -> str:
-    given = name.strip() if isinstance(name, str) else ""
-    safe = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in given)[:128]
-    return safe or "unnamed_tool"
 
 
 def _json(value: object) -> str:

@@ -8,14 +8,14 @@ from stopkit.normalizer.dialects.openai_responses_bench import (
     SPOKEN,
     Bench,
     Cell,
-    Item,
     Memory,
     read_result,
-    safe_id,
     tool_name,
 )
-from stopkit.normalizer.dialects.openai_responses_shapes import MAX_ID, program_caller
+from stopkit.normalizer.dialects.openai_responses_items import program_caller
+from stopkit.normalizer.dialects.openai_responses_shapes import MAX_ID
 from stopkit.normalizer.engine import Call, Result, Verdict, made_up_outcome
+from stopkit.normalizer.plain import Item
 from stopkit.normalizer.result import Location
 from stopkit.normalizer.wording import APPROVAL_NEVER_GIVEN, NO_RESULT, made_up
 from stopkit.outcome import Denied, NotStarted, Placeholder, Running, Unknown
@@ -61,7 +61,7 @@ def settle_programs(bench: Bench) -> None:
         _disown(bench, owned)
     for call_id in programs:
         if len(call_id) > MAX_ID:
-            _rename_program(bench, call_id, bench.free_id(safe_id(call_id)))
+            _rename_program(bench, call_id, bench.valid_id(call_id))
 
 
 def close_frozen_programs(bench: Bench, news: list[Cell]) -> None:

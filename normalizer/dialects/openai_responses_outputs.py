@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from stopkit.normalizer.dialects.openai_responses_shapes import BY_OUTPUT, Family, type_of
-from stopkit.normalizer.wording import NO_RESULT, fold, made_up, read_outcome
+from stopkit.normalizer.dialects.openai_responses_items import Family, type_of
+from stopkit.normalizer.plain import Item, text_in
+from stopkit.normalizer.wording import NO_RESULT, fold, fold_contents, made_up, read_outcome
 from stopkit.outcome import Failed, Outcome, Stopped, Succeeded, Unknown
 
-Item = dict[str, Any]
-
-NO_EXIT_CODE: Final = -1
+_NO_EXIT_CODE: Final = -1
 """The exit code of a shell output that is made up: no process returns it."""
 _PLAIN: Final = frozenset({"function_call_output", "custom_tool_call_output"})
 
@@ -20,7 +19,7 @@ def text_of(item: Item) -> str:
     """What an output says, as text: ours in full, a tool's own in its words or as JSON."""
     match type_of(item):
         case "function_call_output" | "custom_tool_call_output":
-            return _joined(item.get("output"))
+            return text_in(item.get("output"))
         case "local_shell_call_output":
             return _of_local_shell(str(item.get("output", "")))
         case "shell_call_output":
@@ -73,7 +72,7 @@ def make(family: Family, call_id: str | None, call: Item, outcome: Outcome) -> I
             item["output"] = json.dumps({"stdout": "", "stderr": text}, ensure_ascii=False)
         case "shell_call_output":
             code = outcome.exit_code if isinstance(outcome, (Failed, Stopped)) else None
-            ended = {"type": "exit", "exit_code": NO_EXIT_CODE if code is None else code}
+            ended = {"type": "exit", "exit_code": _NO_EXIT_CODE if code is None else code}
             item["output"] = [{"stdout": "", "stderr": text, "outcome": ended}]
             item["status"] = "incomplete"
         case "apply_patch_call_output":
@@ -113,18 +112,7 @@ def merged(first: Item, others: list[Item]) -> Item | None:
     match type_of(first):
         case "function_call_output" | "custom_tool_call_output":
             outputs = [item["output"] for item in (first, *others)]
-            if all(isinstance(output, str) for output in outputs):
-                return {**first, "output": fold(outputs[0], outputs[1:])}
-            parts: list[Item] = []
-            for number, output in enumerate(outputs, start=1):
-                if number > 1:
-                    head = f"[stopkit: recorded result {number} of the same call]"
-                    parts.append({"type": "input_text", "text": head})
-                if isinstance(output, str):
-                    parts.append({"type": "input_text", "text": output})
-                else:
-                    parts += output
-            return {**first, "output": parts}
+            return {**first, "output": fold_contents(outputs, "input_text")}
         case "local_shell_call_output":
             return {**first, "output": fold(first["output"], [item["output"] for item in others])}
         case "apply_patch_call_output":
@@ -149,16 +137,6 @@ def media_of(item: Item) -> list[Item]:
     return []
 
 
-def _joined(output: object) -> str:
-    if isinstance(output, list):
-        return "\n".join(
-            part["text"]
-            for part in output
-            if isinstance(part, dict) and isinstance(part.get("text"), str)
-        )
-    return output if isinstance(output, str) else ""
-
-
 def _of_local_shell(output: str) -> str:
     try:
         parsed = json.loads(output) if '"[stopkit ' in output else None
@@ -181,16 +159,3 @@ def _of_shell(parts: list[Any]) -> str:
 
 def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True)
-
-
-__all__ = [
-    "BY_OUTPUT",
-    "NO_EXIT_CODE",
-    "comparable",
-    "is_error",
-    "make",
-    "media_of",
-    "merged",
-    "retyped",
-    "text_of",
-]

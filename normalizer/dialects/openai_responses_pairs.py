@@ -2,72 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from stopkit.normalizer.dialects.openai_responses_bench import (
     Bench,
     Cell,
-    Item,
     Region,
     anonymous_id,
     read_result,
-    safe_id,
 )
-from stopkit.normalizer.dialects.openai_responses_outputs import (
-    comparable,
-    make,
-    merged,
-    retyped,
-)
-from stopkit.normalizer.dialects.openai_responses_shapes import (
-    BY_CALL,
-    BY_OUTPUT,
-    MAX_ID,
-    Family,
-    type_of,
-)
+from stopkit.normalizer.dialects.openai_responses_items import BY_CALL, BY_OUTPUT, Family, type_of
+from stopkit.normalizer.dialects.openai_responses_outputs import comparable, make, merged, retyped
+from stopkit.normalizer.dialects.openai_responses_shapes import MAX_ID
 from stopkit.normalizer.engine import Call, Result, Verdict, attribute, made_up_outcome, settle
+from stopkit.normalizer.plain import Item
 from stopkit.normalizer.wording import late_note
-from stopkit.normalizer.work import Answered
-
-
-class Elsewhere:
-    """The calls outside the regions, each with its output; indexed when somebody first asks."""
-
-    __slots__ = ("_items", "_outputs", "_past", "_regions")
-
-    def __init__(
-        self, items: list[Any], regions: list[Region], past: Mapping[str, Answered]
-    ) -> None:
-        self._items = items
-        self._regions = regions
-        self._past = past
-        self._outputs: dict[str, Item] | None = None
-
-    def __contains__(self, call_id: object, /) -> bool:
-        return isinstance(call_id, str) and self.get(call_id) is not None
-
-    def get(self, call_id: str) -> Answered | None:
-        if self._outputs is None:
-            self._outputs = self._index()
-        output = self._outputs.get(call_id)
-        return self._past.get(call_id) if output is None else Answered(1, comparable(output))
-
-    def _index(self) -> dict[str, Item]:
-        outputs: dict[str, Item] = {}
-        at = 0
-        for region in [*self._regions, Region(len(self._items), len(self._items))]:
-            for item in self._items[at : region.start]:
-                if item.get("type") in BY_OUTPUT and item.get("call_id") is not None:
-                    outputs[item["call_id"]] = item
-            at = region.stop
-        return outputs
+from stopkit.normalizer.work import Answered, LazyElsewhere
 
 
 def settle_calls(bench: Bench) -> None:
     """Answer every call once, and give every output a place."""
-    elsewhere = Elsewhere(bench.items, bench.regions, bench.context.past)
+    elsewhere = LazyElsewhere(lambda: _calls_elsewhere(bench), bench.context.past)
     calls: dict[str, list[Call]] = {}
     results: dict[str, list[Result]] = {}
     families: dict[str, list[Family]] = {}
@@ -105,6 +60,23 @@ def settle_calls(bench: Bench) -> None:
     for call in every:
         _settle(bench, call)
     _write_ids(bench, every)
+
+
+def _calls_elsewhere(bench: Bench) -> Callable[[str], Answered | None]:
+    """A look-up for the calls outside the regions: each has its output."""
+    outputs: dict[str, Item] = {}
+    at = 0
+    for region in [*bench.regions, Region(len(bench.items), len(bench.items))]:
+        for item in bench.items[at : region.start]:
+            if item.get("type") in BY_OUTPUT and item.get("call_id") is not None:
+                outputs[item["call_id"]] = item
+        at = region.stop
+
+    def find(call_id: str) -> Answered | None:
+        output = outputs.get(call_id)
+        return None if output is None else Answered(1, comparable(output))
+
+    return find
 
 
 def _account_for_lost_calls(bench: Bench) -> None:
@@ -328,7 +300,7 @@ def _settle_orphan(bench: Bench, result: Result, answered: Answered | None) -> N
             "delivered",
             "GEN-LATE-1",
             late_note(result.id, answered.occurrence, result.text or None),
-            "An output that came after its call was answered: marked data where it arrived.",
+            "An output that came after its call had been answered: marked data where it arrived.",
             result.id,
         )
 
@@ -343,7 +315,7 @@ def _write_ids(bench: Bench, calls: list[Call]) -> None:
             continue
         new, rule = call.id, "OAI-ID-3"
         if not new or len(new) > MAX_ID:
-            new = bench.free_id(safe_id(new))
+            new = bench.valid_id(new)
         elif new in taken or (call.id in bench.context.past and old is not None):
             new, rule = bench.free_id(new), "OAI-ID-4"
         taken.add(new)

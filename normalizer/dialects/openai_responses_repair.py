@@ -6,17 +6,9 @@ are settled together; last, reasoning that nothing follows leaves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from stopkit.normalizer.dialects.openai_responses_bench import (
-    API,
-    Bench,
-    Cell,
-    Item,
-    Region,
-    user_item,
-)
+from stopkit.normalizer.dialects.openai_responses_bench import API, Bench, Cell, Region, user_item
 from stopkit.normalizer.dialects.openai_responses_check import own_id
 from stopkit.normalizer.dialects.openai_responses_clean import clean
 from stopkit.normalizer.dialects.openai_responses_hosted import (
@@ -24,24 +16,32 @@ from stopkit.normalizer.dialects.openai_responses_hosted import (
     settle_approvals,
     settle_programs,
 )
-from stopkit.normalizer.dialects.openai_responses_pairs import settle_calls
-from stopkit.normalizer.dialects.openai_responses_scan import Scan, Span
-from stopkit.normalizer.dialects.openai_responses_shapes import (
+from stopkit.normalizer.dialects.openai_responses_items import (
     CLIENT_MADE,
     FIELDS,
     ID_OPTIONAL,
     LEADS_TO,
     MODEL_MADE,
     Kind,
-    inspect,
     kind_of,
     type_of,
 )
+from stopkit.normalizer.dialects.openai_responses_pairs import settle_calls
+from stopkit.normalizer.dialects.openai_responses_scan import Scan
+from stopkit.normalizer.dialects.openai_responses_shapes import inspect
 from stopkit.normalizer.errors import HistoryError
-from stopkit.normalizer.plain import is_plain, path_of, replace_surrogates, to_plain, unsound
+from stopkit.normalizer.plain import (
+    Item,
+    is_plain,
+    part_at,
+    replace_surrogates,
+    surrogates,
+    to_plain,
+)
 from stopkit.normalizer.result import Location, Splice
-from stopkit.normalizer.wording import late_note, read_note
-from stopkit.normalizer.work import Context, Repaired, trimmed
+from stopkit.normalizer.splices import Span, trimmed
+from stopkit.normalizer.wording import late_note
+from stopkit.normalizer.work import Context, Repaired, untold_news
 
 _NEVER_LED_TO: Final = frozenset({*CLIENT_MADE, "compaction", "trigger"})
 _FOLLOWED: Final = frozenset({*LEADS_TO, "reference", "unknown"})
@@ -144,19 +144,11 @@ class _Repair(Bench):
         if is_plain(source):
             return source, False
         item = to_plain(source, (n,), API)
-        touched = False
-        for part in unsound(item, (n,)):
-            if not part.surrogate:
-                raise HistoryError(
-                    part.message, path=path_of(API, part.location), rule="GEN-JSON-1"
-                )
-            removed = item
-            for step in part.location[1:]:
-                removed = removed[step]
+        places = surrogates(item, (n,), API)
+        for where in places:
             note = "A lone surrogate, which is no text, became U+FFFD."
-            self.say("rewritten", "GEN-JSON-1", part.location, note, removed=removed)
-            touched = True
-        return (replace_surrogates(item), True) if touched else (item, False)
+            self.say("rewritten", "GEN-JSON-1", where, note, removed=part_at(item, where[1:]))
+        return (replace_surrogates(item), True) if places else (item, False)
 
     def _drop_repeated_items(self) -> None:
         memory = self.context.memory
@@ -218,20 +210,8 @@ class _Repair(Bench):
 
         An empty tool search says nothing that news could correct.
         """
-        news = [
-            (call, verdict.announce)
-            for call, verdict in self.result.decisions.values()
-            if verdict.announce is not None and call.item.item["type"] != "tool_search_call"
-        ]
-        if not news:
-            return
-        told = {
-            (head.get("call_id"), head.get("occurrence"))
-            for item in self.items
-            for head in _notes_of(item)
-        }
-        for call, outcome in news:
-            if (call.id, call.occurrence) in told:
+        for call, outcome in untold_news(self.result.decisions, self.items):
+            if type_of(call.item.item) == "tool_search_call":
                 continue
             text = late_note(call.id, call.occurrence, outcome.output, outcome.status)
             cell = Cell(user_item(text), "user", call.index, note=True)
@@ -316,12 +296,3 @@ def _flat(cells: list[Cell]) -> list[Cell]:
         flat += cell.behind
         cell.behind = []
     return flat
-
-
-def _notes_of(item: Any) -> Iterator[Mapping[str, object]]:
-    content = item.get("content") if isinstance(item, dict) else None
-    for part in content if isinstance(content, list) else ():
-        if isinstance(part, dict) and isinstance(part.get("text"), str):
-            head = read_note(part["text"])
-            if head is not None and head.get("kind") == "late_result":
-                yield head

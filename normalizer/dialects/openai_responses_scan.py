@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import orjson
 
@@ -24,20 +24,16 @@ from stopkit.normalizer.dialects.openai_responses_check import (
     made_call_id,
     own_id,
 )
-from stopkit.normalizer.dialects.openai_responses_shapes import (
+from stopkit.normalizer.dialects.openai_responses_items import (
     BY_CALL,
     LEADS_TO,
-    MAX_ID,
-    MAX_OUTPUT,
-    inspect,
-    is_name,
     kind_of,
     program_caller,
     type_of,
 )
+from stopkit.normalizer.dialects.openai_responses_shapes import MAX_ID, MAX_OUTPUT, inspect, is_name
 from stopkit.normalizer.plain import encodable, is_plain
-
-Span: TypeAlias = tuple[int, int]
+from stopkit.normalizer.splices import Span, joined
 
 _NO_MORE: Final = (-1, None)
 _FOLLOWERS: Final = frozenset({*LEADS_TO, "reasoning"})
@@ -116,7 +112,7 @@ class _Scan:
             found = _widened(self.items, found, _holding(self.items, frozenset(far)))
         if self.touch and not self.touch.isdisjoint(self.call_ids + self.other_call_ids):
             found = _widened(self.items, found, _holding(self.items, self.touch))
-        return _joined(found)
+        return joined(found)
 
     def _stretches(self) -> list[Span]:
         items = self.items
@@ -415,17 +411,7 @@ def _widened(items: list[Any], spans: list[Span], more: Iterable[int]) -> list[S
         while stretches[at + 1] <= n:
             at += 1
         found.append((stretches[at], stretches[at + 1]))
-    return _joined(found)
+    return joined(found)
 
 
-def _joined(spans: list[Span]) -> list[Span]:
-    joined: list[Span] = []
-    for first, stop in sorted(set(spans)):
-        if joined and first <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
-        elif first < stop:
-            joined.append((first, stop))
-    return joined
-
-
-__all__ = ["Scan", "Span", "scan"]
+__all__ = ["Scan", "scan"]

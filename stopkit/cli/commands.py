@@ -14,8 +14,9 @@ from pydantic import ValidationError
 
 from stopkit.cli import report
 from stopkit.cli.arguments import Options
-from stopkit.cli.corpus import Job, Judged, Reject, reason
+from stopkit.cli.corpus import reason
 from stopkit.cli.jsontext import JsonError, loads
+from stopkit.cli.judged import Job, Judged, Reject
 from stopkit.cli.outputs import NewFile, Nothing, Output, OverInput, RejectsFile, StandardOutput
 from stopkit.cli.progress import Progress
 from stopkit.cli.sources import (

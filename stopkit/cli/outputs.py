@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from stopkit.cli.corpus import Edit, Judged, Reject
+from stopkit.cli.judged import Judged, Reject
 from stopkit.cli.writing import Replacement, back_up, same_version
 
 
@@ -41,6 +41,8 @@ class Nothing:
 
 
 class StandardOutput:
+    """Standard output, as it goes."""
+
     def put(self, text: bytes, judged: Judged) -> None:
         _write(sys.stdout.buffer, text, judged)
 
@@ -146,9 +148,7 @@ def _write(file: BinaryIO, text: bytes, judged: Judged) -> None:
         return
     view = memoryview(text)
     at = 0
-    edit: Edit
-    for edit in judged.edits:
-        start, stop, new = edit
+    for start, stop, new in judged.edits:
         file.write(view[at:start])
         file.write(new)
         at = stop

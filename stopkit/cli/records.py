@@ -8,6 +8,7 @@ from stopkit.normalizer.result import Checked, Normalized
 
 
 def checked_record(checked: Checked) -> dict[str, Any]:
+    """What `check --json` prints of one conversation."""
     return {
         "valid": checked.valid,
         "sendable": checked.sendable,
@@ -19,6 +20,7 @@ def checked_record(checked: Checked) -> dict[str, Any]:
 
 
 def normalized_record(result: Normalized[Any]) -> dict[str, Any]:
+    """What `normalize --json` prints of one conversation."""
     return {
         "api": result.api,
         "history": list(result.history),

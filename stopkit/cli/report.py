@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, TextIO
 
-from stopkit.cli.corpus import Finding, Judged, Reject
+from stopkit.cli.judged import Finding, Judged, Reject
 from stopkit.cli.sources import FORMS, Form
 from stopkit.normalizer.rules import RULES
 
@@ -105,33 +105,32 @@ def show_changes(done: Judged, several: bool) -> None:
 
 
 def checked_summary(done: Judged, several: bool) -> str:
+    """How many violations a conversation has, or how many of `several` have some."""
     if several:
         return (
             f"{_plural(done.conversations, 'conversation')}, {done.damaged:,} with violations, "
             f"{done.unsendable:,} not sendable"
         )
     count = len(done.findings)
-    if done.unsendable:
-        sendable = "not sendable"
-    else:
-        sendable = "sendable"
-    return f"{_plural(count, 'violation') if count else 'no violation'}; {sendable}"
+    state = "not sendable" if done.unsendable else "sendable"
+    return f"{_plural(count, 'violation') if count else 'no violation'}; {state}"
 
 
 def normalized_summary(done: Judged, several: bool) -> str:
+    """How many changes a conversation took, or how many of `several` took some."""
     if several:
         return (
             f"{_plural(done.conversations, 'conversation')}, {done.damaged:,} repaired, "
             f"{done.unsendable:,} not sendable yet"
         )
     count = len(done.findings)
-    state = "sendable" if not done.unsendable else "not sendable yet"
+    state = "not sendable yet" if done.unsendable else "sendable"
     if done.pending:
         state += f": still at work: {', '.join(done.pending[:10])}"
     return f"{_plural(count, 'change') if count else 'nothing to repair'}; {state}"
 
 
-def _show_tallies(stream: TextIO, done: Judged, words: str, tell: _Tell) -> None:
+def _show_tallies(stream: TextIO, done: Judged, words: str, tell: Callable[[Finding], str]) -> None:
     if not done.tallies:
         return
     table = _table("Rule", "Times", "What was wrong", f"{words} (the first)", "Where (the first)")
@@ -141,13 +140,6 @@ def _show_tallies(stream: TextIO, done: Judged, words: str, tell: _Tell) -> None
     ]
     _fill(table, rows, len(rows))
     _print(stream, table)
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeAlias
-
-    _Tell: TypeAlias = Callable[[Finding], str]
 
 
 def _did(found: Finding) -> str:

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
-from stopkit.cli.corpus import Job, Judged, judge_lines, judge_session, judge_whole, reason
+from stopkit.cli.corpus import judge_lines, judge_session, judge_whole, reason
+from stopkit.cli.judged import Job, Judged
 from stopkit.cli.sources import Form
 from stopkit.history import Api
 from stopkit.normalizer.transcripts import Transcript, load, read_claude_code, read_codex
