@@ -195,6 +195,12 @@ ANTHROPIC: list[Shape] = [
     ),
     ("system first", [SYSTEM, HI], {}, ["ANT-SYS-1 messages.0 prefix"]),
     (
+        "system first, then the model",
+        [SYSTEM, model(text()), HI],
+        {},
+        ["ANT-SYS-1 messages.0 prefix"],
+    ),
+    (
         "system without content",
         [HI, {"role": "system", "content": []}, model(text()), HI],
         {},
@@ -392,6 +398,16 @@ ANTHROPIC: list[Shape] = [
             "ANT-TR-3 messages.2.content.0 prefix",
             "ANT-TR-3 messages.2.content.1 prefix",
         ],
+    ),
+    (
+        "marker in a result",
+        [
+            HI,
+            model(call("a")),
+            user(result("a", content=[{**text(), **MARK}]), *[{**text(), **MARK}] * 4),
+        ],
+        {},
+        ["ANT-CACHE-1 messages.2.content.0.content.0 prefix"],
     ),
     (
         "markers",
@@ -933,6 +949,11 @@ REPAIRS: dict[Api, dict[str, list[str]]] = {
         "prefill of two texts with a blank end": ["rewritten ANT-END-2 messages.1.content.1"],
         "picture in a system message": ["removed ANT-SYS-1 messages.1.content.1"],
         "system behind the model's words": ["moved ANT-SYS-1 messages.2"],
+        "system first, then the model": [
+            "moved ANT-SYS-1 messages.0",
+            "noted ANT-ROLE-1 messages.0",
+        ],
+        "marker in a result": ["removed ANT-CACHE-1 messages.2.content.0.content.0"],
         "prefill behind a search": [],
         "thinking on and no turn of the model": ["to_text ANT-PAIR-4 messages.0.content.0"],
         "unknown tool reference": ["to_text ANT-SRV-8 messages.2.content.0.content.0"],

@@ -127,6 +127,43 @@ def test_pictures_of_two_results_both_stay() -> None:
     assert done.history[2]["content"] == [result("a", content=[IMAGE, mark, other])]
 
 
+@pytest.mark.rule("ANT-PAIR-5")
+def test_words_behind_a_picture_leave_it_in_place() -> None:
+    first, second = result("a", content=[IMAGE]), result("a", content="more")
+    done = mended(A, [HI, model(call("a")), user(first, second), HI])
+    mark = text("[stopkit: recorded result 2 of the same call]")
+    assert done.history[2]["content"] == [result("a", content=[IMAGE, mark, text("more")])]
+
+
+@pytest.mark.rule("GEN-SHAPE-1", "ANT-EMPTY-1")
+@pytest.mark.parametrize(
+    ("wrong", "violations"),
+    [
+        ({"is_error": "no"}, ["GEN-SHAPE-1 messages.2.content.0"]),
+        ({"content": 7}, ["GEN-SHAPE-1 messages.2.content.0"]),
+        (
+            {"content": [7, text("")]},
+            [
+                "GEN-SHAPE-1 messages.2.content.0.content.0",
+                "ANT-EMPTY-1 messages.2.content.0.content.1",
+            ],
+        ),
+    ],
+)
+def test_a_result_of_another_kind_is_refused_at_its_place(
+    wrong: Item, violations: list[str]
+) -> None:
+    items = [HI, model(call("a")), user(result("a", **wrong))]
+    assert [f"{one.rule} {one.path}" for one in check(items, api=A).violations] == violations
+
+
+@pytest.mark.rule("ANT-SYS-1")
+def test_a_block_that_no_system_message_holds_is_judged_once() -> None:
+    items = [HI, {"role": "system", "content": [call("a b")]}, model(text()), HI]
+    (one,) = check(items, api=A).violations
+    assert (one.rule, one.path) == ("ANT-SYS-1", "messages.1")
+
+
 @pytest.mark.rule("ANT-PAIR-5", "ANT-TR-1")
 def test_a_merged_error_holds_text_only() -> None:
     first = result("a", content="hunk 2 failed", is_error=True)
@@ -370,6 +407,9 @@ def test_only_the_white_space_at_the_end_goes() -> None:
 def test_system_words_keep_their_place_or_their_mark() -> None:
     newer = mended(A, [SYSTEM, HI, model(text()), HI], request={"model": "claude-opus-5"})
     assert list(newer.history) == [HI, SYSTEM, model(text()), HI]
+    listed = {"role": "system", "content": [text("rule")]}
+    (moved,) = mended(A, [listed, HI, model(text()), HI]).changes
+    assert (moved.path, moved.path_after) == ("messages.0", "messages.1.content.0")
     older = mended(A, [HI, SYSTEM], request={"model": "claude-sonnet-4-5"})
     (note,) = strings(older.history[1]["content"][0]["text"])
     head = read_note(note)
@@ -490,6 +530,14 @@ def test_words_beside_open_server_work_wait_for_the_next_user_turn(turn: Item, l
     alone = mended(A, [HI, turn, user(result("a"), text("use USD"))])
     assert list(alone.history) == [HI, turn, user(result("a"))]
     assert alone.changes[0].removed == text("use USD")
+
+
+@pytest.mark.rule("ANT-SRV-3")
+def test_held_back_words_stand_behind_the_next_results() -> None:
+    reply = user(result("a"), text("held"))
+    turns = [HI, model(SEARCH, call("a")), reply, model(HITS, call("b")), user(result("b"), text())]
+    done = mended(A, turns)
+    assert done.history[4]["content"] == [result("b"), text("held"), text()]
 
 
 @pytest.mark.rule("ANT-SRV-5")
@@ -694,7 +742,8 @@ def test_news_of_an_answered_call_stands_at_the_end_once(end: list[Item]) -> Non
     assert list(done.history[:4]) == items[:4]
     (block,) = done.history[-1]["content"]
     head = read_note(block["text"])
-    assert head == {"kind": "late_result", "call_id": "a", "occurrence": 1}
+    assert head is not None
+    assert (head["kind"], head["call_id"], head["occurrence"]) == ("late_result", "a", 1)
     assert block["text"].endswith("\n42")
     told = [change for change in done.changes if change.kind == "delivered"]
     assert [(one.rule, one.path, one.call_id, one.outcome) for one in told] == [
