@@ -18,7 +18,7 @@ from pydantic import JsonValue
 from sqlalchemy.exc import OperationalError
 
 from stopkit.clock import SYSTEM_CLOCK, Clock, Ids, random_id
-from stopkit.errors import NotRecorded, StopkitError, StoreClosed, StoreError
+from stopkit.errors import NotRecorded, StoreClosed, StoreError
 from stopkit.events import Event
 from stopkit.history import ToolCall
 from stopkit.operation import Decision, Operation, resettle_by_person
@@ -38,7 +38,7 @@ from stopkit.store.sqlite import (
     no_fault,
 )
 from stopkit.store.tx import Tx
-from stopkit.store.writer import Writer
+from stopkit.store.writer import Writer, not_recorded
 
 if TYPE_CHECKING:
     from stopkit.reconcile import Compensation, Reconciliation
@@ -474,9 +474,11 @@ class MemoryStore(Store):
     def submit(self, apply: Callable[[Tx], T], *, patience: float = PATIENCE) -> Future[T]:
         future: Future[T] = Future()
         try:
-            future.set_result(self._apply(apply))
-        except StopkitError as error:
+            result = self._apply(apply)
+        except Exception as error:
             future.set_exception(error)
+        else:
+            future.set_result(result)
         return future
 
     async def read(self, look: Callable[[Tx], T]) -> T:
@@ -505,7 +507,7 @@ class MemoryStore(Store):
                 self._driver.commit()
             except sqlite3.Error as error:
                 self._driver.rollback()
-                raise NotRecorded(f"not recorded: {error}") from error
+                raise not_recorded(error) from error
             except BaseException:
                 self._driver.rollback()
                 raise

@@ -66,6 +66,9 @@ class SqliteDriver:
         # An open file that was removed goes on taking commits, which nobody will ever read.
         if self._identity is not None and self._look() != self._identity:
             raise sqlite3.OperationalError("the store's file was removed or replaced")
+        if self._connection.in_transaction:
+            # One that could not be rolled back in its time.
+            self._connection.execute("ROLLBACK")
         self._connection.execute("BEGIN IMMEDIATE")
         return self._tx
 

@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from typing import Final, Generic, Protocol, TypeVar
 
 from stopkit.errors import NotRecorded, StoreClosed
@@ -59,6 +59,7 @@ class Writer:
         self._on_notice = on_notice
         self._queue: queue.SimpleQueue[_Job[object] | None] = queue.SimpleQueue()
         self._closed = False
+        self._lock = threading.Lock()
         self._ready: Future[None] = Future()
         self._thread = threading.Thread(target=self._work, name="stopkit-writer", daemon=True)
         self._thread.start()
@@ -75,18 +76,22 @@ class Writer:
         its transaction began has changed nothing.
         """
         job = _Job(apply, time.monotonic() + patience)
-        if self._closed:
-            job.future.set_exception(StoreClosed("the store was closed"))
-            return job.future
-        self._queue.put(job)  # type: ignore[arg-type]
+        with self._lock:
+            # Nothing comes in behind the end of the queue, where nobody would look.
+            if not self._closed:
+                self._queue.put(job)  # type: ignore[arg-type]
+                return job.future
+        job.future.set_exception(StoreClosed("the store was closed"))
         return job.future
 
     def close(self) -> None:
         """Write what was submitted, then end.  A locked file is waited for no longer than asked."""
-        if not self._closed:
+        with self._lock:
+            if self._closed:
+                return
             self._closed = True
             self._queue.put(None)
-            self._thread.join()
+        self._thread.join()
 
     def _work(self) -> None:
         try:
@@ -105,7 +110,12 @@ class Writer:
                 else:
                     open_ = self._collect(waiting, 0.0) and open_
                 if waiting:
-                    waiting = self._transact(driver, waiting)
+                    taken, waiting = waiting, []
+                    try:
+                        waiting = self._transact(driver, taken)
+                    except BaseException as error:
+                        # The thread serves everybody: it outlives whatever a callback raises.
+                        _fail(taken, error)
                 if time.monotonic() >= next_look:
                     self._look(driver)
                     next_look = time.monotonic() + NOTICE_INTERVAL
@@ -128,8 +138,9 @@ class Writer:
     def _transact(self, driver: Driver, jobs: list[_Job[object]]) -> list[_Job[object]]:
         """Commit what can be committed; returns the jobs that go on waiting for the lock.
 
-        A job that refuses takes its transaction with it, and the others run again: refusals are
-        rare, and a savepoint for each job would cost all of them.
+        A job that refuses, or whose values the database refuses, takes its transaction with it, and
+        the others run again: refusals are rare, and a savepoint for each job would cost all of
+        them.  Only what is wrong with the database itself fails all.
         """
         started = False
         while True:
@@ -147,15 +158,19 @@ class Writer:
             try:
                 for job in jobs:
                     results.append(job.apply(tx))  # noqa: PERF401
+            except BaseException as error:
+                driver.rollback()
+                if _is_of_the_database(error):
+                    _fail(jobs, error)
+                    return []
+                _fail([jobs.pop(len(results))], error)
+                continue
+            try:
                 driver.commit()
-            except sqlite3.Error as error:
+            except BaseException as error:
                 driver.rollback()
                 _fail(jobs, error)
                 return []
-            except Exception as error:
-                driver.rollback()
-                jobs.pop(len(results)).future.set_exception(error)
-                continue
             for job, result in zip(jobs, results, strict=True):
                 job.future.set_result(result)
             return []
@@ -170,27 +185,44 @@ class Writer:
             if now < job.expires and _is_lock(error):
                 later.append(job)
             elif job.future.set_running_or_notify_cancel():
-                job.future.set_exception(_not_recorded(error))
+                job.future.set_exception(not_recorded(error))
         return later
 
     def _look(self, driver: Driver) -> None:
         # A look needs no lock.  One that fails is made up for by the next, and a file that is gone
         # is told by the next write.
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(Exception):
             if driver.changed_by_others():
                 self._on_notice(driver.read())
 
 
-def _fail(jobs: list[_Job[object]], error: Exception) -> None:
+def _fail(jobs: list[_Job[object]], error: BaseException) -> None:
     for job in jobs:
-        job.future.set_exception(_not_recorded(error))
+        if not job.future.done():
+            told = not_recorded(error) if isinstance(error, sqlite3.Error) else error
+            # One that has not begun may be cancelled at this moment.
+            with contextlib.suppress(InvalidStateError):
+                job.future.set_exception(told)
+
+
+def _is_of_the_database(error: BaseException) -> bool:
+    """Whether an error says something about the database, and not about one job's statement."""
+    return isinstance(error, sqlite3.DatabaseError) and not isinstance(
+        error,
+        (
+            sqlite3.IntegrityError,
+            sqlite3.DataError,
+            sqlite3.ProgrammingError,
+            sqlite3.NotSupportedError,
+        ),
+    )
 
 
 def _is_lock(error: Exception) -> bool:
     return isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
 
 
-def _not_recorded(error: Exception) -> NotRecorded:
+def not_recorded(error: BaseException) -> NotRecorded:
     told = NotRecorded(f"not recorded: {error}")
     told.__cause__ = error
     return told
