@@ -21,7 +21,7 @@ exit codes:
   1    check found violations
   2    something could not be read or written, or the command was used wrongly (with several
        inputs the rest is done all the same)
-  130  interrupted; no file is left half-written
+  130  interrupted; no file is left half-written (143 by SIGTERM, 129 by SIGHUP)
 """
 
 _FORMATS: Final = """\
@@ -212,7 +212,12 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="one JSON object a conversation on standard output"
     )
     parser.add_argument(
-        "--jobs", type=_count, default=1, metavar="N", help="worker processes (default: 1)"
+        "--jobs",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="worker processes, from 1 on (default: 1); never more than two for each usable "
+        "processor, nor than there are pieces of work (a file, or 2 MiB of a long one)",
     )
 
 

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from stopkit.cli import report
 from stopkit.cli.arguments import Options
 from stopkit.cli.corpus import reason
+from stopkit.cli.interrupts import checkpoint
 from stopkit.cli.jsontext import JsonError, loads
 from stopkit.cli.judged import Job, Judged, Reject
 from stopkit.cli.outputs import NewFile, Nothing, Output, OverInput, RejectsFile, StandardOutput
@@ -56,6 +57,7 @@ def run(options: Options) -> int:
     try:
         with Workers(options.jobs, job) as workers, Progress(total, len(sources)) as progress:
             for step, judged in workers.map(_steps(sources, options), lambda step: step.task):
+                checkpoint()
                 command.take(step, judged)
                 progress.advance(len(step.text))
     except WorkerLostError as error:

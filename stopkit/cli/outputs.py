@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from stopkit.cli.interrupts import held
 from stopkit.cli.judged import Judged, Reject
 from stopkit.cli.writing import Replacement, back_up, same_version
 
@@ -58,18 +59,24 @@ class NewFile:
 
     def __init__(self, target: Path) -> None:
         self._target = target
-        target.parent.mkdir(parents=True, exist_ok=True)
-        self._new = Replacement(target)
+        self._new: Replacement | None = None
 
     def put(self, text: bytes, judged: Judged) -> None:
+        if self._new is None:
+            self._target.parent.mkdir(parents=True, exist_ok=True)
+            with held():
+                self._new = Replacement(self._target)
         _write(self._new.file, text, judged)
 
-    def finish(self) -> str:
+    def finish(self) -> str | None:
+        if self._new is None:
+            return None
         self._new.commit()
         return f"written to {self._target}"
 
     def abandon(self) -> None:
-        self._new.discard()
+        if self._new is not None:
+            self._new.discard()
 
 
 class OverInput:
@@ -86,7 +93,8 @@ class OverInput:
 
     def put(self, text: bytes, judged: Judged) -> None:
         if judged.edits and self._new is None:
-            self._new = Replacement(self._path)
+            with held():
+                self._new = Replacement(self._path)
             with self._path.open("rb") as source:
                 _copy_start(source, self._new.file, self._passed)
         if self._new is not None:
@@ -120,7 +128,8 @@ class RejectsFile:
         for reject in rejects:
             if self._new is None:
                 self.target.parent.mkdir(parents=True, exist_ok=True)
-                self._new = Replacement(self.target)
+                with held():
+                    self._new = Replacement(self.target)
             # Bytes that are not UTF-8 become lone surrogates, which JSON can escape.
             row = {
                 "line": reject.line,

@@ -9,12 +9,14 @@ import stat
 import tempfile
 from pathlib import Path
 
+from stopkit.cli.interrupts import held
+
 
 class Replacement:
     """New bytes for `target`, which takes them all at once in `commit`, or never.
 
     They go to a file beside it.  The mode of a present `target`, and where allowed its owner, are
-    kept.
+    kept.  Made within `held`, that a signal does not come before somebody can `discard` it.
 
     Raises:
         OSError: it cannot be written, here and in every method.
@@ -27,7 +29,11 @@ class Replacement:
         )
         self._temporary = Path(name)
         self.file = open(descriptor, "wb")  # noqa: SIM115
-        _take_on(descriptor, target)
+        try:
+            _take_on(descriptor, target)
+        except BaseException:
+            self.discard()
+            raise
 
     def seal(self) -> None:
         """Everything is written: put it on the disk."""
@@ -77,13 +83,16 @@ def back_up(target: Path) -> Path:
 
 
 def _copy(target: Path, backup: Path) -> None:
-    copy = Replacement(backup)
+    copy: Replacement | None = None
     try:
+        with held():
+            copy = Replacement(backup)
         with target.open("rb") as source:
             shutil.copyfileobj(source, copy.file)
         copy.commit()
     except BaseException:
-        copy.discard()
+        if copy is not None:
+            copy.discard()
         raise
     shutil.copystat(target, backup)
 
