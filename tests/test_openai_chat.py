@@ -375,6 +375,14 @@ def test_scan_takes_a_big_turn_answered_backwards() -> None:
     assert found(items) == []
 
 
+@pytest.mark.parametrize("odd", [None, 0, 5, True, 1.5, "", [], ["b"], {}, {"a": 1}, b"b"])
+def test_an_answer_out_of_turn_lets_no_odd_id_pass(odd: Any) -> None:
+    both = calls(call("a"), call("b"))
+    parts = [{"type": "text", "text": "ok"}]
+    assert scan([user(), both, tool("a", parts), tool(odd), user()], {}).spans == [(1, 4)]
+    assert scan([user(), both, tool("b"), tool(odd), user()], {}).spans == [(1, 4)]
+
+
 def test_scan_cuts_a_damaged_history_into_small_spans() -> None:
     turn = [user(), calls(call("a"), call("b")), tool("a"), tool("b"), says()]
     broken = [user(), calls(call("a"), call("b")), tool("a"), says()]

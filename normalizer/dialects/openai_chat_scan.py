@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -21,6 +21,9 @@ from stopkit.normalizer.dialects.openai_chat_shapes import (
 )
 from stopkit.normalizer.plain import is_plain
 from stopkit.normalizer.splices import Span, joined
+
+_OUT_OF_TURN: Final = object()
+"""What the next answer is once one has come out of turn: equal to no recorded id, None included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,7 @@ def scan(
             call_id = message.get("tool_call_id")
             if waiting and not loose:
                 loose = set(waiting)
-                waiting = [None]
+                waiting = [_OUT_OF_TURN]
             if not odd and call_id in loose:
                 loose.discard(call_id)
                 if not loose:
