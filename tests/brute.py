@@ -772,6 +772,7 @@ def _responses(raw: Sequence[Any], request: Request, found: _Found) -> None:
         found.add("OAI-SHAPE-4", "input", "send")
     for index, item in enumerate(items):
         _oai_item(item, request, found)
+        _oai_namespace(item, found)
         _oai_reasoning(items, index, found)
         if item.kind == "compaction_trigger" and index + 1 < len(items):
             found.add("OAI-COMP-1", item.path)
@@ -847,6 +848,15 @@ def _oai_item(item: _Item, request: Request, found: _Found) -> None:
                 found.add("OAI-HOST-1", path)
         case _:
             pass
+
+
+def _oai_namespace(item: _Item, found: _Found) -> None:
+    """The namespace in OAI-SHAPE-1, on the items that have one."""
+    namespace = item.raw.get("namespace")
+    if namespace is None or "namespace" not in _FIELDS.get(item.kind, ""):
+        return
+    if not _matches("[a-zA-Z0-9_-]+", namespace):
+        found.add("OAI-SHAPE-1", item.path)
 
 
 def _oai_reasoning(items: list[_Item], index: int, found: _Found) -> None:

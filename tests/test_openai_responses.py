@@ -13,6 +13,7 @@ import strategies
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stopkit.normalizer import check
 from stopkit.normalizer.dialects import openai_responses
 from stopkit.normalizer.dialects.openai_responses import violations
 from stopkit.normalizer.dialects.openai_responses_items import BY_CALL, FIELDS
@@ -390,6 +391,34 @@ def test_positions_come_in_order_and_then_the_rules() -> None:
 
 
 # --- the fast pass ---
+
+
+ODD_IDS = [None, 0, 5, True, 1.5, "", [], ["c1"], {}, {"a": 1}, b"", b"x", "\ud800", LONG]
+
+
+@pytest.mark.parametrize("field", ["id", "call_id"])
+@pytest.mark.parametrize("odd", ODD_IDS)
+def test_scan_raises_about_no_id_and_lets_no_odd_one_pass(field: str, odd: Any) -> None:
+    made = {**call(id="fc_1", status="completed"), field: odd}
+    fine = odd is None and field == "id"  # it may be left out
+    for behind in ([], [user()], [output(odd)], [output(), user()], [{}]):
+        spans = scan([made, *behind], {})
+        assert (spans == []) is (fine and behind == [output(), user()])
+        assert check([made, *behind], api="openai.responses").sendable is (not spans)
+
+
+@pytest.mark.parametrize("odd", ODD_IDS[1:])
+def test_scan_raises_about_no_id_of_a_message_or_an_output(odd: Any) -> None:
+    part = {"type": "output_text", "text": "ok", "annotations": []}
+    assert scan([says([part], id=odd, status="completed"), user()], {})
+    assert scan([call(id="fc_1", status="completed"), output(odd), user()], {})
+
+
+@pytest.mark.parametrize("namespace", ["n s", "", "a.b", "n\n"])
+def test_a_namespace_has_the_characters_of_a_name(namespace: str) -> None:
+    for made in (call(), custom(), output()):
+        assert ("OAI-SHAPE-1", "input.0", "prefix") in found([{**made, "namespace": namespace}])
+    assert found([call(namespace=None), output(namespace="n" * 200)]) == []
 
 
 def turn(n: int) -> list[Item]:

@@ -14,9 +14,11 @@ from stopkit.normalizer.dialects.openai_responses_shapes import (
     OUTPUT_PARTS,
     Issue,
     is_name,
+    is_namespace,
     is_object_text,
+    output_issues,
 )
-from stopkit.normalizer.names import safe_name
+from stopkit.normalizer.names import plain_characters, safe_name
 from stopkit.normalizer.plain import Item
 from stopkit.normalizer.result import ChangeKind
 from stopkit.normalizer.wording import FRAGMENT, made_up
@@ -117,8 +119,11 @@ def _parts(done: Cleaned, kind: Kind) -> None:
 
 def _values(done: Cleaned, kind: Kind) -> None:
     item = done.item
+    if not is_namespace(item.get("namespace")):
+        _namespace(done)
     if kind == "output":
-        _output(done)
+        if any(output_issues(item.get("output"), type_of(item))):
+            _output(done)
         return
     if not is_name(item.get("name")):
         old = item.get("name")
@@ -131,6 +136,17 @@ def _values(done: Cleaned, kind: Kind) -> None:
         _serialise(done, "arguments", "{}")
         if not is_object_text(item["arguments"]):
             _arguments(done, kind)
+
+
+def _namespace(done: Cleaned) -> None:
+    old = done.item["namespace"]
+    note = "A namespace that the API does not take."
+    if old.strip():
+        done.item["namespace"] = plain_characters(old.strip())
+        done.edits.append(("renamed", "OAI-SHAPE-1", ("namespace",), note, old))
+    else:
+        del done.item["namespace"]
+        done.edits.append(("removed", "OAI-SHAPE-1", ("namespace",), note, old))
 
 
 def _serialise(done: Cleaned, name: str, nothing: str) -> None:

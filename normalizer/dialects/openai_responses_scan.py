@@ -143,11 +143,11 @@ class _Scan:
                     if (
                         len(item) == 6
                         and item["status"] == "completed"
+                        and (id_ := item["id"]).__class__ is str
+                        and (call_id := item["call_id"]).__class__ is str
                         and arguments.__class__ is str
                         and loads(arguments).__class__ is dict
                     ):
-                        id_ = item["id"]
-                        call_id = item["call_id"]
                         names.add(item["name"])
                         open_[call_id] = None
                         call_ids.append(call_id)
@@ -181,6 +181,7 @@ class _Scan:
                             and text.__class__ is str
                             and (text.isascii() or text.encode())
                             and not part["annotations"]
+                            and item["id"].__class__ is str
                         ):
                             message_ids.append(item["id"])
                             continue

@@ -69,11 +69,17 @@ _TEXT_FIELD: Final = {
     "refusal": "refusal",
 }
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
+_NAMESPACE: Final = re.compile(r"[a-zA-Z0-9_-]+\Z")
 
 
 def is_name(value: Any) -> bool:
     """Whether a tool may have this name."""
     return isinstance(value, str) and _NAME.match(value) is not None
+
+
+def is_namespace(value: str | None) -> bool:
+    """Whether a tool may be in this namespace; None is the default one."""
+    return value is None or _NAMESPACE.match(value) is not None
 
 
 def is_object_text(text: str) -> bool:
@@ -199,6 +205,8 @@ def _ids(item: dict[str, Any], type_: str, n: int, *, stateless: bool) -> Iterat
 
 
 def _values(item: dict[str, Any], type_: str) -> Iterator[Issue]:
+    if "namespace" in FIELDS[type_] and not is_namespace(item.get("namespace")):
+        yield "OAI-SHAPE-1", "", f"{type_}.namespace does not match ^[a-zA-Z0-9_-]+$"
     if type_ in ("function_call", "custom_tool_call"):
         if not is_name(item.get("name")):
             yield "OAI-SHAPE-1", "", f"{type_}.name does not match ^[a-zA-Z0-9_-]{{1,128}}$"
@@ -209,7 +217,7 @@ def _values(item: dict[str, Any], type_: str) -> Iterator[Issue]:
         elif field == "arguments" and not is_object_text(text):
             yield "OAI-SHAPE-4", "", "function_call.arguments is no JSON object"
     elif type_ in ("function_call_output", "custom_tool_call_output"):
-        yield from _output(item.get("output"), type_)
+        yield from output_issues(item.get("output"), type_)
     elif type_ == "reasoning":
         content = item.get("encrypted_content")
         if content is not None and (not isinstance(content, str) or not content):
@@ -237,7 +245,8 @@ _STATUSES: Final = {
 }
 
 
-def _output(output: Any, type_: str) -> Iterator[Issue]:
+def output_issues(output: Any, type_: str) -> Iterator[Issue]:
+    """What is wrong with the output of a function or custom tool."""
     if isinstance(output, str):
         if len(output) > MAX_OUTPUT:
             yield "OAI-SHAPE-1", "", f"{type_}.output is longer than {MAX_OUTPUT} characters"
