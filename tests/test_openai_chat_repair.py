@@ -438,6 +438,26 @@ def test_no_messages_are_not_sendable() -> None:
     assert check([], api=API).valid
 
 
+def test_an_answer_without_id_is_no_answer() -> None:
+    both = calls(call("a"), call("b"))
+    items = [user(), both, tool("a", [text("ok")]), tool(None), user()]
+    assert not check(items, api=API).valid
+    done = mended(items)
+    assert done.history[3] == tool("b", made_up(Unknown(reason="no_result_recorded")))
+    assert [(one.call_id, one.status) for one in done.outcomes] == [
+        ("a", "succeeded"),
+        ("b", "unknown"),
+    ]
+
+
+def test_the_account_says_where_a_merged_result_is_now() -> None:
+    done = mended([user(), calls(call()), tool(content="a"), tool(content="b\ud800"), user()])
+    assert [(one.kind, one.rule, one.path, one.path_after) for one in done.changes] == [
+        ("merged", "CHAT-ID-1", "messages.3", "messages.2"),
+        ("rewritten", "GEN-JSON-1", "messages.3.content", "messages.2"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("items", "path", "rule"),
     [

@@ -26,6 +26,7 @@ from test_openai_responses import (
     program_output,
     reasoning,
     request,
+    response,
     says,
     search,
     tool_search,
@@ -444,6 +445,16 @@ def test_parts_fields_and_names_are_mended_and_the_report_holds_what_left() -> N
     assert all(change.path_after is not None for change in done.changes)
 
 
+def test_a_namespace_is_mended_as_a_name_is() -> None:
+    done = mended([call(namespace="n s"), output(namespace="n s"), user()])
+    assert done.history == [call(namespace="n_s"), output(namespace="n_s"), user()]
+    assert [(one.kind, one.path, one.removed) for one in done.changes] == [
+        ("renamed", "input.0.namespace", "n s"),
+        ("renamed", "input.1.namespace", "n s"),
+    ]
+    assert mended([custom(namespace=" "), user()]).history[0] == custom()
+
+
 def test_a_call_without_a_name_cannot_have_run() -> None:
     done = mended([call(name=""), user()])
     assert done.history[0]["name"] == "unnamed_tool"
@@ -466,6 +477,72 @@ def test_a_lone_surrogate_is_replaced_and_reported() -> None:
     assert done.history[0]["content"] == "a\ufffdb"
     assert [(c.rule, c.path, c.removed) for c in done.changes] == [
         ("GEN-JSON-1", "input.0.content", "a\ud800b")
+    ]
+
+
+CHAIN = {"previous_response_id": "resp_1"}
+APPLIED = {"type": "apply_patch_call_output", "call_id": "c1", "status": "completed"}
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [APPLIED, patch(), APPLIED],
+        [APPLIED, APPLIED, patch(), APPLIED],
+        [APPLIED, call(), output()],
+        [program_output(), program(), {**program_output(), "id": "po_2"}],
+        [response(), request(), response()],
+        [program_output(), user()],
+        [output(), user()],
+    ],
+)
+def test_under_a_chain_what_is_valid_is_left_alone(items: list[Item]) -> None:
+    assert check(items, api=API, request=CHAIN).sendable
+    done = mended(items, request=CHAIN)
+    assert done.history is items
+    assert done.changes == []
+
+
+def test_under_a_chain_an_output_still_moves_to_a_call_that_has_none() -> None:
+    done = mended([output(), user(), call()], request=CHAIN)
+    assert done.history == [user(), call(), output()]
+
+
+@pytest.mark.parametrize(
+    ("items", "told", "rule"),
+    [
+        ([call(), output(), program_output("c1"), user()], 2, "OAI-PAIR-3"),
+        ([program(), program_output(), output("p1"), user()], 2, "OAI-PAIR-3"),
+        ([program_output("x" * 70), user()], 0, "OAI-PAIR-2"),
+        ([output("x" * 70), user()], 0, "OAI-PAIR-2"),
+    ],
+)
+def test_under_a_chain_what_no_call_takes_is_told(items: list[Item], told: int, rule: str) -> None:
+    done = mended(items, request=CHAIN)
+    assert done.history[told]["role"] == "user"
+    assert [(one.kind, one.rule, one.path) for one in done.changes] == [
+        ("to_text", rule, f"input.{told}")
+    ]
+
+
+def test_a_call_id_that_a_search_of_the_provider_has_is_renamed() -> None:
+    done = mended([tool_search(execution="server"), custom(), user()])
+    assert [item.get("call_id") for item in done.history] == ["c1", "c1-2", "c1-2", None]
+
+
+def test_the_account_says_where_what_changed_is_now() -> None:
+    done = mended([custom(), output(text="a\ud800"), output(text="b"), user(), call("c2")])
+    assert [(one.kind, one.rule, one.path, one.path_after) for one in done.changes] == [
+        ("rewritten", "OAI-PAIR-3", "input.1", "input.1"),
+        ("rewritten", "GEN-JSON-1", "input.1.output", "input.1"),
+        ("rewritten", "OAI-PAIR-3", "input.2", "input.1"),
+        ("merged", "OAI-PAIR-4", "input.2", "input.1"),
+        ("inserted", "OAI-PAIR-1", "input.4", "input.4"),
+    ]
+    moved = mended([output(), user(), custom()])
+    assert [(one.kind, one.rule, one.path_after) for one in moved.changes] == [
+        ("rewritten", "OAI-PAIR-3", "input.2"),
+        ("moved", "OAI-PAIR-2", "input.2"),
     ]
 
 

@@ -40,6 +40,8 @@ class Entry:
     touched: bool = False
     gone: bool = False
     """It has left, or is part of another."""
+    home: Entry | None = None
+    """The message that holds its content now."""
     taken: bool = False
     """It answers a call, whose turn writes it."""
     recorded: Item = field(default_factory=dict)

@@ -216,7 +216,7 @@ class _Functions:
 def _final(became: object) -> object:
     """What an entry or a call has become in the end."""
     if isinstance(became, Entry):
-        return became.write()
+        return (became.home or became).write()
     return became.block if isinstance(became, Cell) else became
 
 

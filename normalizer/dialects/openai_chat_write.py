@@ -217,6 +217,7 @@ class Writer:
         merged = fold_contents(contents, "text")
         entry.rewrite({**entry.item, "content": merged})
         for other in others:
+            other.home = entry
             self.record.add(
                 "merged",
                 "CHAT-ID-1" if other.role == "tool" else "CHAT-FN-1",

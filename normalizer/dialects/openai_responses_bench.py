@@ -67,6 +67,8 @@ class Cell:
     """A call that came without a name: nothing can have run it."""
     behind: list[Cell] = field(default_factory=list)
     """Cells that go right behind it."""
+    heir: Cell | None = None
+    """The cell that holds its content now."""
 
     def own(self) -> Item:
         """The item, ours to write to."""
@@ -137,6 +139,7 @@ class Bench:
         self.regions: list[Region] = []
         self.turn = 0
         self.used: set[str] | None = None
+        self.recorded_calls: dict[str, list[tuple[int, str]]] | None = None
         self.numbers: dict[str, int] = {}
         self.placed: list[tuple[Cell, Cell]] = []
         """What goes behind the group of a call: the call, and the cell."""
@@ -181,7 +184,7 @@ class Bench:
     def move_behind(self, owner: Cell, cell: Cell, rule: str) -> Cell:
         """Take a cell from where it stands to behind the group of `owner`; gives its new self."""
         moved = Cell(cell.item, cell.kind, cell.where, cell.source, cell.turn, touched=cell.touched)
-        cell.gone = True
+        cell.gone, cell.heir = True, moved
         self.placed.append((owner, moved))
         note = "It stood before what it answers: it now stands behind it."
         call_id = name_of_call(cell.item)
@@ -299,11 +302,37 @@ class Bench:
                 return n
         return -1
 
+    def calls_before(self, cell: Cell, call_id: str) -> list[str]:
+        """The types of the calls and programs of the input with this call_id before a cell."""
+        if self.recorded_calls is None:
+            self.recorded_calls = {}
+            for n, item in enumerate(plain_items(self.items)):
+                made = made_call_id(item)
+                if made is not None and kind_of(item) in ("call", "program"):
+                    self.recorded_calls.setdefault(made, []).append((n, type_of(item)))
+        at = cast("int", cell.where[0])
+        return [type_ for n, type_ in self.recorded_calls.get(call_id, ()) if n < at]
+
+    def may_be_chained(self, cell: Cell) -> bool:
+        """Whether an output may answer a call that the server holds: none of the input is meant."""
+        call_id = cell.item.get("call_id")
+        if not self.chained or call_id is None:
+            return self.chained
+        return 0 < len(call_id) <= MAX_ID and not self.calls_before(cell, call_id)
+
+    def settle_stray(self, cell: Cell, call_id: str) -> None:
+        """Let an output that answers no call of this input be attributed text."""
+        asked = {BY_CALL[made].output for made in self.calls_before(cell, call_id)}
+        mistyped = asked and type_of(cell.item) not in asked
+        self.output_to_text(cell, call_id, False, rule="OAI-PAIR-3" if mistyped else "OAI-PAIR-2")
+
     def account(self) -> None:
         """Turn what was said into changes, now that each item is what it will be."""
         record = Recorder()
         for kind, rule, where, cell, note, call_id, outcome, removed in self.said:
-            became = None if cell is None or cell.gone else cell.item
+            while cell is not None and cell.heir is not None:
+                cell = cell.heir
+            became = None if cell is None or cell.gone else cell.write()
             record.add(
                 kind,
                 rule,

@@ -41,8 +41,10 @@ def settle_programs(bench: Bench) -> None:
             known = call_id in programs or before is not None
             if known and call_id not in answered:
                 answered.add(call_id)
-            elif known or not (bench.chained and call_id):
-                bench.output_to_text(cell, call_id, known)
+            elif known:
+                bench.output_to_text(cell, call_id, True)
+            elif not bench.may_be_chained(cell):
+                bench.settle_stray(cell, call_id)
     spoken = bench.last_of(*SPOKEN) if programs else -1
     for call_id, cell in list(programs.items()):
         if call_id in answered:
@@ -145,6 +147,7 @@ def settle_approvals(bench: Bench) -> None:
     for cell in bench.cells():
         if cell.kind == "approval_request":
             requests.setdefault(cell.item["id"], cell)
+    decided = _decided_behind(bench) if bench.chained else set[str]()
     asked: set[str] = set()
     answers: dict[str, Cell] = {}
     for cell in bench.cells():
@@ -156,7 +159,7 @@ def settle_approvals(bench: Bench) -> None:
                 bench.leave(cell, "OAI-MCP-1", "A second decision about one request.")
             elif id_ in asked:
                 answers[id_] = cell
-            elif id_ in requests:
+            elif id_ in requests and id_ not in decided:
                 answers[id_] = cell
                 bench.move_behind(requests[id_], cell, "OAI-MCP-1")
             elif not bench.chained:
@@ -164,6 +167,18 @@ def settle_approvals(bench: Bench) -> None:
     for id_, cell in requests.items():
         if id_ not in answers:
             _settle_undecided(bench, id_, cell)
+
+
+def _decided_behind(bench: Bench) -> set[str]:
+    """The requests with a decision behind them: one before them is about the server's own."""
+    asked: set[str] = set()
+    decided: set[str] = set()
+    for cell in bench.cells():
+        if cell.kind == "approval_request":
+            asked.add(cell.item["id"])
+        elif cell.kind == "approval_response" and cell.item["approval_request_id"] in asked:
+            decided.add(cell.item["approval_request_id"])
+    return decided
 
 
 def _settle_undecided(bench: Bench, id_: str, cell: Cell) -> None:

@@ -11,11 +11,13 @@ from stopkit.normalizer.dialects.openai_responses_bench import (
     anonymous_id,
     read_result,
 )
+from stopkit.normalizer.dialects.openai_responses_check import made_call_id
 from stopkit.normalizer.dialects.openai_responses_items import BY_CALL, BY_OUTPUT, Family, type_of
 from stopkit.normalizer.dialects.openai_responses_outputs import comparable, make, merged, retyped
 from stopkit.normalizer.dialects.openai_responses_shapes import MAX_ID
 from stopkit.normalizer.engine import Call, Result, Verdict, attribute, made_up_outcome, settle
 from stopkit.normalizer.plain import Item
+from stopkit.normalizer.result import Location
 from stopkit.normalizer.wording import late_note
 from stopkit.normalizer.work import Answered, LazyElsewhere
 
@@ -54,12 +56,35 @@ def settle_calls(bench: Bench) -> None:
             result = _result(bench, cell, families, shells, searched)
             if result is not None:
                 results.setdefault(type_of(cell.item), []).append(result)
-    for output in list(results):
-        for orphan in attribute(calls.get(output, ()), results[output], elsewhere):
+    for output, given in results.items():
+        asked = calls.get(output, [])
+        chained = _of_the_chain(asked, given) if bench.chained else []
+        ours = [result for result in given if result not in chained] if chained else given
+        for orphan in [*attribute(asked, ours, elsewhere), *chained]:
             _settle_orphan(bench, orphan, elsewhere.get(orphan.id))
     for call in every:
         _settle(bench, call)
     _write_ids(bench, every)
+
+
+def _of_the_chain(calls: list[Call], results: list[Result]) -> list[Result]:
+    """The outputs before the first call of their id whose calls have all they need behind them.
+
+    They answer calls that the server holds.
+    """
+    first: dict[str, Location] = {}
+    missing: dict[str, int] = {}
+    for call in calls:
+        first.setdefault(call.id, call.index)
+        missing[call.id] = missing.get(call.id, 0) + 1
+    early: list[Result] = []
+    for result in results:
+        if result.id in first:
+            if result.index < first[result.id]:
+                early.append(result)
+            else:
+                missing[result.id] -= 1
+    return [result for result in early if missing[result.id] <= 0]
 
 
 def _calls_elsewhere(bench: Bench) -> Callable[[str], Answered | None]:
@@ -142,7 +167,7 @@ def _result(
         return None
     own = BY_OUTPUT[type_]
     asked = families.get(call_id)
-    if asked and own not in asked:
+    if asked and own not in asked and not bench.may_be_chained(cell):
         new = retyped(cell.item, asked[0])
         if new is None:
             bench.output_to_text(cell, call_id, False, rule="OAI-PAIR-3")
@@ -263,7 +288,7 @@ def _merge(bench: Bench, call: Call, home: Cell, verdict: Verdict) -> None:
     home.item, home.touched = new, True
     for result in verdict.merge:
         cell: Cell = result.item
-        cell.gone = True
+        cell.gone, cell.heir = True, home
         bench.say(
             "merged",
             "OAI-PAIR-4",
@@ -290,8 +315,8 @@ def _settle_orphan(bench: Bench, result: Result, answered: Answered | None) -> N
     """An output that no call of the regions takes; `answered` is the call elsewhere, if any."""
     cell: Cell = result.item
     if answered is None:
-        if not bench.chained or not 0 < len(result.id) <= MAX_ID:
-            bench.output_to_text(cell, result.id, False)
+        if not bench.may_be_chained(cell):
+            bench.settle_stray(cell, result.id)
     elif answered.content == result.content:
         bench.leave(cell, "OAI-PAIR-4", "A copy of an output that its call has already.")
     else:
@@ -307,7 +332,9 @@ def _settle_orphan(bench: Bench, result: Result, answered: Answered | None) -> N
 
 def _write_ids(bench: Bench, calls: list[Call]) -> None:
     """Give each call and its output a call_id that is valid and nobody else's."""
-    taken = {cell.item["call_id"] for cell in bench.cells() if cell.kind == "program"}
+    # The provider's own keep theirs.
+    own = (cell.item for cell in bench.cells() if cell.kind in ("program", "hosted"))
+    taken = {call_id for item in own if (call_id := made_call_id(item)) is not None}
     for call in calls:
         cell: Cell = call.item
         old = cell.item.get("call_id")

@@ -122,33 +122,32 @@ class _Repair(Bench):
 
     def _read(self, n: int) -> Cell:
         source = self.items[n]
-        item, touched = self._sound(source, n)
+        item, odd = self._sound(source, n)
         kind, issues = inspect(item, n, stateless=self.stateless)
         for rule, below, message in issues:
             if rule == "GEN-SHAPE-1":
                 raise HistoryError(message, path=f"input.{n}{below}", rule=rule)
-        cell = Cell(item, kind, (n,), source, touched=touched)
+        cell = Cell(item, kind, (n,), source, touched=bool(odd))
+        for where, removed in odd:
+            note = "A lone surrogate, which is no text, became U+FFFD."
+            self.say("rewritten", "GEN-JSON-1", where, note, cell=cell, removed=removed)
         if issues:
             cell.nameless = kind == "call" and "name" in FIELDS[type_of(item)] and not _named(item)
             done = clean(item, kind, issues)
             for how, rule, below_item, note, removed in done.edits:
                 cell.item, cell.touched = done.item, True
-                where: Location = (n, *below_item)
-                self.say(how, rule, where, note, cell=cell, removed=removed)
+                self.say(how, rule, (n, *below_item), note, cell=cell, removed=removed)
             if done.leaves is not None:
                 self.leave(cell, *done.leaves)
         return cell
 
-    def _sound(self, source: Any, n: int) -> tuple[Item, bool]:
-        """An item as plain JSON, and whether that took a change."""
+    def _sound(self, source: Any, n: int) -> tuple[Item, list[tuple[Location, object]]]:
+        """An item as plain JSON, and the texts with lone surrogates that it had."""
         if is_plain(source):
-            return source, False
+            return source, []
         item = to_plain(source, (n,), API)
-        places = surrogates(item, (n,), API)
-        for where in places:
-            note = "A lone surrogate, which is no text, became U+FFFD."
-            self.say("rewritten", "GEN-JSON-1", where, note, removed=part_at(item, where[1:]))
-        return (replace_surrogates(item), True) if places else (item, False)
+        odd = [(where, part_at(item, where[1:])) for where in surrogates(item, (n,), API)]
+        return (replace_surrogates(item) if odd else item), odd
 
     def _drop_repeated_items(self) -> None:
         memory = self.context.memory
@@ -196,8 +195,8 @@ class _Repair(Bench):
             if cell is triggers[-1]:
                 at = cell.where[0]
                 moves = at != end
-                cell.gone = True
                 home = Cell(cell.item, cell.kind, cell.where, cell.source, touched=cell.touched)
+                cell.gone, cell.heir = True, home
                 self.triggers = [home]
                 if moves:
                     note = "A compaction_trigger is the last item of an input."
