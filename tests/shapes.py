@@ -573,6 +573,12 @@ RESPONSES: list[Shape] = [
     ),
     ("two outputs", [fc("a"), out("a"), out("a")], {}, ["OAI-PAIR-4 input.2 prefix"]),
     (
+        "call_id again before an output",
+        [ASK, fc("a"), ASK, fc("a"), out("a"), ASK],
+        {},
+        ["OAI-ID-4 input.3 prefix", "OAI-PAIR-1 input.1 prefix"],
+    ),
+    (
         "call and output without a call_id",
         [ASK, fc(None), out(None), ASK],
         {},
@@ -995,6 +1001,10 @@ REPAIRS: dict[Api, dict[str, list[str]]] = {
     },
     R: {
         "nothing": [],
+        "call_id again before an output": [
+            "inserted OAI-PAIR-1 input.1",
+            "renamed OAI-ID-4 input.3.call_id",
+        ],
         "call and output without a call_id": [
             "inserted OAI-PAIR-1 input.1",
             "renamed OAI-ID-3 input.1.call_id",

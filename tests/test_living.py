@@ -255,6 +255,18 @@ def stopped(api: Api) -> tuple[Normalizer, list[Any]]:
 
 
 @every_api
+def test_news_may_name_the_occurrence_that_was_sent(api: Api) -> None:
+    normalizer, sent = stopped(api)
+    normalizer.resolve("c1#2", {"status": "succeeded", "output": "of another"})
+    normalizer.resolve("c1#1", {"status": "succeeded", "output": "REAL"})
+    normalizer.extend([says("ok"), user("next")])
+    history = list(normalizer.request().history)
+    assert history[: len(sent)] == sent
+    assert repr(history[len(sent) :]).count("REAL") == 1
+    assert "of another" not in repr(history)
+
+
+@every_api
 def test_a_late_result_is_told_once_where_it_arrives(api: Api) -> None:
     normalizer, sent = stopped(api)
     normalizer.extend([says("ok"), result(api, "c1", "REAL"), user("next")])

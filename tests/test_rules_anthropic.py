@@ -404,6 +404,14 @@ def test_only_the_white_space_at_the_end_goes() -> None:
 
 
 @pytest.mark.rule("ANT-SYS-1")
+def test_system_messages_moved_to_one_place_are_one_message() -> None:
+    other = {"role": "system", "content": [text("other")]}
+    done = mended(A, [HI, SYSTEM, HI, other, HI, model(text()), HI])
+    assert [item["role"] for item in done.history] == [*["user"] * 3, "system", "assistant", "user"]
+    assert done.history[3]["content"] == [text("rule"), text("other")]
+
+
+@pytest.mark.rule("ANT-SYS-1")
 def test_system_words_keep_their_place_or_their_mark() -> None:
     newer = mended(A, [SYSTEM, HI, model(text()), HI], request={"model": "claude-opus-5"})
     assert list(newer.history) == [HI, SYSTEM, model(text()), HI]

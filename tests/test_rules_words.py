@@ -77,6 +77,16 @@ def test_other_words_are_no_outcome(words: str) -> None:
 
 
 @pytest.mark.rule("OUT-1")
+def test_a_head_counts_at_the_beginning_only() -> None:
+    head, rest = "[stopkit note ", '{"kind":"late_result"}]\nwords'
+    assert read_note(head + rest) == {"kind": "late_result"}
+    assert read_note(" " * len(head) + rest) is None
+    outcome, rest = "[stopkit outcome ", '{"status":"unknown"}]\nwords'
+    assert read_outcome(outcome + rest) is not None
+    assert read_outcome(" " * len(outcome) + rest) is None
+
+
+@pytest.mark.rule("OUT-1")
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
