@@ -135,12 +135,31 @@ class CallState:
 
 
 def text_of(result: object) -> str:
-    """A tool's result as text: a string as it is, anything else as JSON."""
+    """A tool's result as text: a string as it is, anything else as JSON, or else its repr.
+
+    It never raises: what a tool returned is a fact, whether or not it can be written as JSON.
+    """
     if result is None:
         return ""
     if isinstance(result, str):
         return result
-    return to_json(result, fallback=repr).decode()
+    try:
+        return to_json(result, fallback=repr).decode()
+    except Exception:
+        pass
+    try:
+        return repr(result)
+    except Exception:
+        return f"<{type(result).__name__}>"
+
+
+def words_of(error: BaseException) -> str:
+    """What an exception says, even where its own words cannot be had."""
+    try:
+        said = str(error)
+    except Exception:
+        said = "(its words raised)"
+    return f"{type(error).__name__}: {said}"
 
 
 def judge(state: CallState, end: BodyEnd, now: float) -> Outcome:
@@ -180,7 +199,7 @@ def judge(state: CallState, end: BodyEnd, now: float) -> Outcome:
                 evidence=(*receipts, f"it left at the checkpoint {error.where!r}"),
             )
         case Raised(error):
-            said = f"{type(error).__name__}: {error}"
+            said = words_of(error)
             if committed:
                 return _unknown(state, f"it raised after its commit point: {said}", output, cause)
             return Failed(
@@ -224,6 +243,11 @@ def judge(state: CallState, end: BodyEnd, now: float) -> Outcome:
             if state.signal is not None and not state.signal.seen:
                 said += "; it never looked at its signal"
             return _unknown(state, said, output, cause)
+
+
+def unjudged(state: CallState, said: str) -> Unknown:
+    """The outcome of a call whose end itself could not be judged."""
+    return _unknown(state, f"its end could not be judged: {said}", None, None)
 
 
 def never_started(state: CallState, reason: str, *, cause: str | None = None) -> NotStarted:

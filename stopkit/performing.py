@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import inspect
+import logging
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from typing import Literal, cast
+from typing import Any, Literal
 
 from stopkit.call import (
     BodyEnd,
@@ -21,6 +23,8 @@ from stopkit.call import (
     StillAtWork,
     never_started,
     text_of,
+    unjudged,
+    words_of,
 )
 from stopkit.errors import NotRecorded, StopRequested, StoreClosed
 from stopkit.files import snapshot
@@ -29,8 +33,10 @@ from stopkit.operation import Operation, Refuse, Replay, allocate_key, fingerpri
 from stopkit.signal import StopSignal
 from stopkit.store import ledger
 from stopkit.store.ledger import Closed
-from stopkit.tool import ThreadContext, Tool, ToolContext
+from stopkit.tool import FilesOf, ThreadContext, Tool, ToolContext
 from stopkit.work import Work
+
+_log = logging.getLogger("stopkit")
 
 
 class CallRunner:
@@ -99,6 +105,11 @@ class CallRunner:
                     state, f"its record could not be written: {error}", cause="not_recorded"
                 ),
             )
+        except Exception as error:
+            if state.stage not in ("queued", "intended"):
+                raise
+            _log.exception("%s could not be started", state.label)
+            work.settle(state, never_started(state, f"it could not be started: {words_of(error)}"))
         await asyncio.wait({state.ended})
         if not state.done.done():
             # Once a stop is on, the report says what was not recorded; nobody waits for it here.
@@ -132,12 +143,18 @@ class CallRunner:
             arguments = tool.bind(state.call.arguments)
             self._give_key(state, tool)
             asks = tool.asks_first(state.call.arguments)
-        except Exception as error:
+        except ValueError as error:
             work.settle(state, never_started(state, f"its arguments do not fit: {error}"))
+            return
+        except Exception as error:
+            said = f"its arguments do not fit: {words_of(error)}"
+            work.settle(state, never_started(state, said))
             return
         if asks and not await self._approved(state):
             return
         await work.pause("before_start")
+        if tool.files is not None and not await self._look_at_files(state, tool.files):
+            return
         if not self._may_start(state):
             self._settle_unstarted(state, "the run was stopped before it started")
             return
@@ -148,6 +165,24 @@ class CallRunner:
             self._settle_unstarted(state, "the run was stopped before it started")
             return
         self._launch(state, tool, arguments)
+
+    async def _look_at_files(self, state: CallState, files: FilesOf) -> bool:
+        """Take the snapshot, before anything counts as done; True if that came about."""
+        try:
+            paths = list(files(state.operation.arguments))
+            looking = self._work.loop.create_task(asyncio.to_thread(snapshot, paths))
+            # Large files take their time; a stop does not wait for it.
+            waiting: list[asyncio.Future[Any]] = [looking, state.ended]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if not looking.done():
+                looking.cancel()
+                return False
+            state.snapshot = looking.result()
+        except Exception as error:
+            said = f"its files could not be looked at: {words_of(error)}"
+            self._work.settle(state, never_started(state, said))
+            return False
+        return True
 
     async def _approved(self, state: CallState) -> bool:
         work = self._work
@@ -170,6 +205,8 @@ class CallRunner:
     def _give_key(self, state: CallState, tool: Tool) -> None:
         arguments = state.operation.arguments
         key = tool.key(arguments) if tool.key else None
+        if tool.key and not (isinstance(key, str) and key):
+            raise TypeError(f"its key is a string with something in it, not {key!r}")
         if key is None and tool.effect in ("write", "detached"):
             key = self._keys.take(state.operation.fingerprint)
         if key is not None:
@@ -240,14 +277,10 @@ class CallRunner:
         self, state: CallState, tool: Tool, arguments: dict[str, object], signal: StopSignal
     ) -> object:
         work = self._work
-        if tool.files is not None:
-            paths = list(tool.files(state.operation.arguments))
-            state.snapshot = await asyncio.to_thread(snapshot, paths)
         ports = _CallPorts(work, state, self._take_notice)
         if tool.in_thread:
             result = await self._in_thread(state, tool, arguments, signal, ports)
         else:
-            function = cast("Callable[..., Awaitable[object]]", tool.function)
             if tool.takes_context:
                 context = ToolContext(
                     signal=signal,
@@ -256,9 +289,14 @@ class CallRunner:
                     attempt=self._work.record.attempt,
                     ports=ports,
                 )
-                result = await function(context, **arguments)
+                result = tool.function(context, **arguments)
             else:
-                result = await function(**arguments)
+                result = tool.function(**arguments)
+        if inspect.isawaitable(result):
+            # Also of a plain function: its work is done once that is.
+            result = await result
+        if isinstance(result, (AsyncGenerator, Generator)):
+            raise TypeError("it returned a generator, whose work had not begun")
         state.returned = text_of(result)
         state.returned_at = work.clock.monotonic()
         await work.pause("before_record")
@@ -295,6 +333,9 @@ class CallRunner:
         def work() -> None:
             try:
                 future.set_result(tool.function(*given, **arguments))
+            except StopIteration as error:
+                # No future takes that one, and whoever waited for it would wait for ever.
+                future.set_exception(RuntimeError(f"the tool raised {words_of(error)}"))
             except BaseException as error:
                 future.set_exception(error)
 
@@ -308,10 +349,7 @@ class CallRunner:
     def _thread_ended(self, state: CallState, future: Future[object]) -> None:
         def late() -> None:
             if state.abandoned:
-                error = future.exception()
-                self._work.body_ended(
-                    state, Raised(error) if error else Returned(text_of(future.result()))
-                )
+                self._tell_end(state, _end_of_thread(future) or StillAtWork())
 
         with contextlib.suppress(RuntimeError):
             self._work.loop.call_soon_threadsafe(late)
@@ -328,10 +366,14 @@ class CallRunner:
             end = Returned(state.returned)
             if state.cut_at is not None and state.returned_at > state.cut_at:
                 self._work.breach(f"{state.label} swallowed its cancellation and went on")
-        elif isinstance(end, Cancelled) and state.thread is not None and not state.thread.done():
-            state.abandoned = True
-            end = StillAtWork()
-            self._work.unconfirmed.append(f"{state.label}: its thread is still at work")
+        elif isinstance(end, Cancelled) and state.thread is not None:
+            if not state.thread.done():
+                state.abandoned = True
+                end = StillAtWork()
+                self._work.unconfirmed.append(f"{state.label}: its thread is still at work")
+            else:
+                # It ended while its cut was on the way: what it brought is real.
+                end = _end_of_thread(state.thread) or end
         if state.snapshot is not None and state.diff is None:
             state.diff = state.snapshot.compare()
             self._work.event(
@@ -343,7 +385,15 @@ class CallRunner:
                     "unknown": [list(entry) for entry in state.diff.unknown],
                 },
             )
-        self._work.body_ended(state, end)
+        self._tell_end(state, end)
+
+    def _tell_end(self, state: CallState, end: BodyEnd) -> None:
+        try:
+            self._work.body_ended(state, end)
+        except Exception as error:
+            # Without an outcome, everybody who waits for the call would wait for ever.
+            _log.exception("the end of %s could not be judged", state.label)
+            self._work.settle(state, unjudged(state, words_of(error)))
 
     def cut(self, state: CallState, performer: asyncio.Task[None]) -> None:
         """End a call that its caller does not wait for any more."""
@@ -357,6 +407,18 @@ class CallRunner:
         ):
             state.cut_at = self._work.clock.monotonic()
             state.task.cancel()
+
+
+def _end_of_thread(thread: Future[object]) -> BodyEnd | None:
+    """What a thread that has ended brought; None where that was not its work's end."""
+    if (error := thread.exception()) is not None:
+        return Raised(error)
+    result = thread.result()
+    if inspect.iscoroutine(result):
+        result.close()
+    if inspect.isawaitable(result) or isinstance(result, (AsyncGenerator, Generator)):
+        return None
+    return Returned(text_of(result))
 
 
 class _InheritedKeys:

@@ -63,12 +63,29 @@ class _Context:
         self.signal.checkpoint(where)
 
     def output(self, text: str) -> None:
-        """Keep output as it comes; it is in the outcome even if the call is cut."""
+        """Keep output as it comes; it is in the outcome even if the call is cut.
+
+        Raises:
+            TypeError: for anything but a string.
+        """
+        _refuse_other_than_text("output", text)
         self._ports.output(text)
 
     def receipt(self, text: str | None = None, *, provider_request_id: str | None = None) -> None:
-        """Keep proof that the effect happened, as the service gave it."""
+        """Keep proof that the effect happened, as the service gave it.
+
+        Raises:
+            TypeError: for anything but strings.
+        """
+        for what, given in (("a receipt", text), ("a provider_request_id", provider_request_id)):
+            if given is not None:
+                _refuse_other_than_text(what, given)
         self._ports.receipt(text, provider_request_id)
+
+
+def _refuse_other_than_text(what: str, given: object) -> None:
+    if not isinstance(given, str):
+        raise TypeError(f"{what} is a string, not {type(given).__name__}")
 
 
 class ToolContext(_Context):
@@ -241,7 +258,8 @@ def tool(
 
     `effect`: `read` changes nothing; `write` does; `cleanup` may also start while a run is being
     stopped; `detached` starts work that is meant to outlive the run.
-    `key`: a business key from the arguments, where the operation has one; else the ledger
+    `key`: a business key from the arguments, where the operation has one: it is one operation in
+    all sessions of a tenant, and is not run again once it was undone.  Else the ledger
     allocates it.  `retention`: seconds for which the service remembers a key, None for ever.
     `status`: asks the service what became of a key.  A write must give it, or say `status=None`:
     nobody can find out.
@@ -295,7 +313,11 @@ def _declare(
     files: FilesOf | None,
 ) -> Tool:
     title = name or function.__name__
-    in_thread = not inspect.iscoroutinefunction(function)
+    # A decorator that hands on the coroutine is a plain function by its own looks.
+    inner = inspect.unwrap(function)
+    if inspect.isasyncgenfunction(inner) or inspect.isgeneratorfunction(inner):
+        raise ToolRegistrationError(f"{title}: it yields, and a tool returns its result")
+    in_thread = not any(map(inspect.iscoroutinefunction, (function, inner)))
     context, parameters = _parameters(title, function, in_thread=in_thread)
     _refuse_what_does_not_fit(
         title,
