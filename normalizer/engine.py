@@ -52,6 +52,11 @@ class Call:
     """Its arguments never became whole: it cannot have run."""
     occurrence: int = 1
     results: list[Result] = field(default_factory=list)
+    recorded_id: str = field(init=False)
+    """`id` as it was recorded; a dialect may give the call another."""
+
+    def __post_init__(self) -> None:
+        self.recorded_id = self.id
 
 
 class Result:
@@ -326,7 +331,7 @@ def _choose(call: Call, evidence: Evidence | None, last_turn: int) -> Verdict:
         standins, recorded = recorded[:1], recorded[1:]
     in_place = [r for r in call.results if r.turn == call.turn]
     if not recorded:
-        keep = in_place[0] if in_place else call.results[0]
+        keep = max(in_place or call.results, key=_proves)
         return Verdict(keep=keep, drop=[r for r in call.results if r is not keep])
     answered = [r for r in standins if r.turn == call.turn]
     if answered and all(r.turn > call.turn for r in recorded):
@@ -351,6 +356,17 @@ def _choose(call: Call, evidence: Evidence | None, last_turn: int) -> Verdict:
             merge.append(result)
         known.add(_key(result))
     return Verdict(keep=keep, merge=merge, drop=drop, deliver=deliver)
+
+
+def _proves(result: Result) -> tuple[int, bool]:
+    """How much a stand-in knows: the first of those that know most is kept."""
+    match result.standin:
+        case None | Placeholder():
+            return (0, False)
+        case Unknown() as known:
+            return (1, known.key is not None)
+        case known:
+            return (2, known.key is not None)
 
 
 def _key(result: Result) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from stopkit.normalizer.errors import EvidenceError
+from stopkit.normalizer.plain import encodable, replace_surrogates
 from stopkit.outcome import Evidence, parse_evidence
 
 _OCCURRENCE: Final = re.compile(r"(.+)#([1-9][0-9]{0,8})", re.DOTALL)
@@ -70,7 +71,8 @@ def split_occurrence(key: str) -> tuple[str, int]:
 def parsed_evidence(key: str, value: Evidence | Mapping[str, object]) -> Evidence:
     """The evidence for a call, from itself or from its plain-dict form; else EvidenceError."""
     try:
-        return parse_evidence(value)
+        parsed = parse_evidence(value)
+        return _encodable(key, parsed)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][-1:])
@@ -78,3 +80,17 @@ def parsed_evidence(key: str, value: Evidence | Mapping[str, object]) -> Evidenc
             f"{first['msg']} ({where})" if where else first["msg"],
             path=f"evidence.{key[:100]}",
         ) from None
+
+
+def _encodable(key: str, parsed: Evidence) -> Evidence:
+    """The evidence with U+FFFD for a lone surrogate in its words; an operation key has none."""
+    if parsed.key is not None and not encodable(parsed.key):
+        raise EvidenceError("a lone surrogate (key)", path=f"evidence.{key[:100]}")
+    words = {
+        name: text
+        for name in ("reason", "cause", "output", "by", "check")
+        if isinstance(text := getattr(parsed, name, None), str) and not encodable(text)
+    }
+    if not words:
+        return parsed
+    return parsed.model_copy(update={n: replace_surrogates(text) for n, text in words.items()})

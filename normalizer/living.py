@@ -20,7 +20,7 @@ from stopkit.normalizer.repair import Dialect, dialect
 from stopkit.normalizer.result import CallOutcome, Change, Normalized, Splice
 from stopkit.normalizer.splices import spliced
 from stopkit.normalizer.wording import late_note
-from stopkit.normalizer.work import Answered, Context, Repaired, account
+from stopkit.normalizer.work import Answered, Context, Repaired, account, with_late_news
 from stopkit.outcome import Evidence, Outcome, Placeholder, Running, parse_outcome
 
 _VERSION: Final = 1
@@ -57,6 +57,8 @@ class Normalizer:
         self._splices: list[Splice] = []
         self._tail: list[Any] = []
         self._past: dict[str, Answered] = {}
+        self._renamed: dict[str, str] = {}
+        """The recorded id of each call that was sent under another."""
         self._evidence: dict[str, Evidence] = {}
         self._memory: Any = None
         self._deferred: list[Any] = []
@@ -123,9 +125,13 @@ class Normalizer:
         if held and any(self._speaks.is_models(item) for item in tail):
             tail.append(self._speaks.user_message(held))
             held = []
+        # Behind a turn of the model there is no place for it: it waits.
+        news = {} if tail and self._speaks.is_models(tail[-1]) else dict(self._news)
         tail += [
-            self._speaks.user_message(late_note(name, number, known.output, known.status))
-            for (name, number), known in self._news.items()
+            self._speaks.user_message(
+                late_note(self._past[name].sent_as or name, number, known.output, known)
+            )
+            for (name, number), known in news.items()
         ]
         context = self._context()
         repaired = self._repaired(tail, context)
@@ -147,7 +153,11 @@ class Normalizer:
             return account(api, cast("Any", moved), splices)
 
         def outcomes() -> list[CallOutcome]:
-            return list(speaks.outcomes(tail, repaired, replace(context, past=before)))
+            return with_late_news(
+                speaks.outcomes(tail, repaired, replace(context, past=before)),
+                tail,
+                context.evidences,
+            )
 
         sendable = may_end and not repaired.pending and not repaired.blocked
         result: Normalized[object] = Normalized(
@@ -161,9 +171,17 @@ class Normalizer:
             _outcomes=outcomes,
         )
         for call_id, _ in speaks.answered(new):
+            call_id = self._renamed.get(call_id, call_id)
             if call_id in self._past:
                 before[call_id] = self._past[call_id]
         if sendable:
+            self._renamed.update(
+                (call.id, call.recorded_id)
+                for call, _ in repaired.decisions.values()
+                if call.id != call.recorded_id
+            )
+            self._told.update(news)
+            self._news = {key: known for key, known in self._news.items() if key not in news}
             self._freeze(recorded, new, splices, [*held, *repaired.deferred])
         return result
 
@@ -207,16 +225,15 @@ class Normalizer:
         self._splices = splices
         self._log_length += recorded
         self._tail = []
-        self._told.update(self._news)
-        self._news = {}
         self._deferred = list(deferred)
 
     def _take_in(self, new: list[Any]) -> None:
         """Know the calls of a frozen part, and what else its format asks of later ones."""
-        for call_id, content in self._speaks.answered(new):
+        for sent_as, content in self._speaks.answered(new):
+            call_id = self._renamed.get(sent_as, sent_as)
             known = self._past.get(call_id)
             occurrence = known.occurrence + 1 if known else 1
-            self._past[call_id] = Answered(occurrence, content, _standin_of(content))
+            self._past[call_id] = Answered(occurrence, content, _standin_of(content), sent_as)
         self._memory = self._speaks.remember(self._memory, new)
 
     def dump(self) -> dict[str, object]:
@@ -240,6 +257,7 @@ class Normalizer:
                 for splice in self._splices
             ],
             "deferred": list(self._deferred),
+            "renamed": dict(self._renamed),
             "evidence": {call_id: _dumped(known) for call_id, known in self._evidence.items()},
             "told": [
                 [name, number, _dumped(known)] for (name, number), known in self._told.items()
@@ -284,6 +302,7 @@ class Normalizer:
         made._sent = list(spliced(list(log[:length]), made._splices))
         made._log_length = length
         made._deferred = list(data["deferred"])
+        made._renamed = {str(new): str(old) for new, old in data["renamed"].items()}
         for name, number, known in data["told"]:
             made._told[str(name), int(number)] = parse_outcome(known)
         made._take_in(made._sent)

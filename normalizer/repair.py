@@ -21,7 +21,7 @@ from stopkit.normalizer.result import (
 )
 from stopkit.normalizer.rules import RULES
 from stopkit.normalizer.splices import Span, spliced
-from stopkit.normalizer.work import Context, Repaired, account
+from stopkit.normalizer.work import Context, Repaired, account, with_late_news
 from stopkit.outcome import Evidence
 
 ItemT = TypeVar("ItemT")
@@ -220,7 +220,9 @@ def normalize(
         hints=tuple(hints),
         splices=tuple(repaired.splices),
         _changes=lambda: account(api, repaired.changes, repaired.splices),
-        _outcomes=lambda: list(speaks.outcomes(items, repaired, context)),
+        _outcomes=lambda: with_late_news(
+            speaks.outcomes(items, repaired, context), items, evidences
+        ),
     )
 
 

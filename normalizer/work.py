@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from stopkit.history import Api
 from stopkit.normalizer.engine import Call, Live, RawChange, Result, Standin, Verdict
 from stopkit.normalizer.evidence import Evidences
 from stopkit.normalizer.plain import Item, path_of
-from stopkit.normalizer.result import Change, ChangeKind, Hint, Location, Splice, reading_order
-from stopkit.normalizer.wording import read_note
+from stopkit.normalizer.result import (
+    CallOutcome,
+    Change,
+    ChangeKind,
+    Hint,
+    Location,
+    Splice,
+    reading_order,
+)
+from stopkit.normalizer.wording import read_late
 from stopkit.outcome import Outcome, Status
 
 
@@ -24,6 +32,8 @@ class Answered:
     """The result's content, to tell a copy from another result."""
     standin: Standin | None = None
     """What the result says of itself, where it only stands for one."""
+    sent_as: str = ""
+    """Its id in what was sent, where that is known; else the recorded one."""
 
 
 @dataclass(slots=True)
@@ -209,19 +219,40 @@ def untold_news(
     ]
     if not news:
         return []
-    told = {
-        (head.get("call_id"), head.get("occurrence"))
-        for item in items
-        for head in _late_notes(item)
-    }
+    told = late_outcomes(items)
     return [(call, known) for call, known in news if (call.id, call.occurrence) not in told]
 
 
-def _late_notes(item: Any) -> Iterator[Mapping[str, object]]:
+def with_late_news(
+    outcomes: Iterable[CallOutcome], items: Iterable[Any], evidences: Evidences
+) -> list[CallOutcome]:
+    """The outcomes, with what notes in `items` told later of calls that have a stand-in."""
+    known: dict[tuple[str, int], Outcome] | None = None
+    settled: list[CallOutcome] = []
+    for entry in outcomes:
+        if entry.synthetic and evidences.of(entry.call_id, entry.occurrence) is None:
+            if known is None:
+                known = late_outcomes(items)
+            told = known.get((entry.call_id, entry.occurrence))
+            if told is not None:
+                entry = replace(entry, outcome=told)
+        settled.append(entry)
+    return settled
+
+
+def late_outcomes(items: Iterable[Any]) -> dict[tuple[str, int], Outcome]:
+    """What notes in a history tell of calls that were answered otherwise; the last word counts."""
+    return {
+        (told[0], told[1]): told[2]
+        for item in items
+        for text in _texts(item)
+        if (told := read_late(text)) is not None
+    }
+
+
+def _texts(item: Any) -> Iterator[str]:
     content = item.get("content") if isinstance(item, dict) else None
     parts = [{"text": content}] if isinstance(content, str) else content
     for part in parts if isinstance(parts, list) else ():
         if isinstance(part, dict) and isinstance(part.get("text"), str):
-            head = read_note(part["text"])
-            if head is not None and head.get("kind") == "late_result":
-                yield head
+            yield part["text"]

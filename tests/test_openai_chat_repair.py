@@ -383,7 +383,7 @@ def test_news_about_an_answered_placeholder_goes_to_the_end_once() -> None:
     known = {"c1": Succeeded(output="42")}
     items = [calls(call()), tool(content=unknown), says(), user()]
     out = history(items, evidence=known)
-    assert out == [*items, user(late_note("c1", 1, "42", "succeeded"))]
+    assert out == [*items, user(late_note("c1", 1, "42", Succeeded(output="42")))]
     assert history(out, evidence=known) == out
 
 

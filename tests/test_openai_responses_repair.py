@@ -37,7 +37,7 @@ from test_openai_responses import (
 
 from stopkit.normalizer import HistoryError, Normalized, Normalizer, check, normalize
 from stopkit.normalizer.wording import late_note, made_up, orphan_note
-from stopkit.outcome import Denied, NotStarted, Stopped, Succeeded, Unknown
+from stopkit.outcome import Denied, Failed, NotStarted, Stopped, Succeeded, Unknown
 
 API: Literal["openai.responses"] = "openai.responses"
 Item = dict[str, Any]
@@ -398,7 +398,11 @@ def test_news_about_an_answered_call_is_told_once_and_before_a_trigger() -> None
     trigger = {"type": "compaction_trigger"}
     items = [call(), output(text=NOTHING_KNOWN), says(), trigger]
     done = mended(items, evidence={"c1": {"status": "failed", "output": "boom"}})
-    assert list(done.history) == [*items[:3], note(late_note("c1", 1, "boom", "failed")), trigger]
+    assert list(done.history) == [
+        *items[:3],
+        note(late_note("c1", 1, "boom", Failed(output="boom"))),
+        trigger,
+    ]
 
 
 # --- shapes ---

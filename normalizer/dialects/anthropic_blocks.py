@@ -72,6 +72,11 @@ def programmatic(block: Mapping[str, Any]) -> bool:
     return isinstance(caller, Mapping) and caller.get("type", "direct") != "direct"
 
 
+def thinks(block: object) -> bool:
+    """True for a thinking or redacted_thinking block, of whatever else it is made."""
+    return isinstance(block, Mapping) and str(block.get("type")) in THINKING
+
+
 def marked(block: Mapping[str, Any]) -> bool:
     """A block with a cache marker (ANT-CACHE-1)."""
     return block.get("cache_control") is not None
@@ -130,7 +135,7 @@ def marker_places(message: Any, index: int) -> Iterator[Location]:
     for position, block in enumerate(content):
         if not isinstance(block, Mapping):
             continue
-        if marked(block) and block.get("type") not in THINKING:
+        if marked(block) and not thinks(block):
             yield (index, "content", position)
         inner = block.get("content")
         if block.get("type") == "tool_result" and isinstance(inner, list):

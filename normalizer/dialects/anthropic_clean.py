@@ -173,7 +173,7 @@ class Cleaner:
                 if whole is not None
                 else "The arguments never became a JSON object: kept as they are, under a key that "
                 "says so.",
-                became=block,
+                became=cell,
                 call_id=client_id(block, "id"),
                 removed=given,
             )
@@ -187,7 +187,7 @@ class Cleaner:
                 "ANT-NAME-1",
                 cell.where,
                 "A tool name that the API does not take.",
-                became=block,
+                became=cell,
                 call_id=client_id(block, "id"),
                 removed=name,
             )
@@ -229,7 +229,7 @@ class Cleaner:
                     "ANT-SRV-8",
                     where,
                     "A reference to a tool that the request does not have.",
-                    became=block,
+                    became=cell,
                     removed=part.block,
                 )
                 part = Cell({"type": "text", "text": text}, where)
@@ -242,7 +242,7 @@ class Cleaner:
                     "ANT-TR-1",
                     where,
                     "A result that is an error holds text only: moved behind the results.",
-                    became=part.block,
+                    became=part,
                     call_id=client_id(block, "tool_use_id"),
                 )
                 moved.append(part)
@@ -264,7 +264,7 @@ class Cleaner:
                 "ANT-TR-3",
                 cell.where,
                 "A result without content has no content key.",
-                became=new,
+                became=cell,
                 call_id=client_id(block, "tool_use_id"),
                 removed=content,
             )
@@ -333,7 +333,7 @@ class Cleaner:
                     "ANT-PAIR-4",
                     cell.where,
                     "A result recorded inside an assistant message stands in a user message.",
-                    became=cell.block,
+                    became=cell,
                     call_id=client_id(cell.block, "tool_use_id"),
                 )
         return parts

@@ -33,10 +33,16 @@ class Cell:
     """It leaves its message when the message is next tidied."""
     behind: list[Cell] | None = None
     """Cells that join the message right behind it."""
+    written: Item | None = None
+    """The message whose string content it is, once that is written."""
     nameless: bool = False
     """A call without a tool name: it cannot have run."""
     cut: bool = False
     """A call that may have been cut by the end of its turn (ANT-STOP-1)."""
+
+    def moved(self) -> Cell:
+        """The same block as a cell that stays, where this one is gone."""
+        return Cell(self.block, self.where)
 
     @property
     def kind(self) -> str:
@@ -76,13 +82,20 @@ class Message:
 
     def write(self) -> Any:
         if not self.touched:
-            return self.source
-        kept = {key: value for key, value in self.item.items() if key not in RESPONSE_FIELDS}
-        content: object = [cell.block for cell in self.cells]
-        if len(self.cells) == 1 and self.cells[0].where == self.where and "content" in kept:
-            # String content that nothing joined stays a string.
-            content = self.cells[0].block["text"]
-        return {**kept, "role": self.role, "content": content}
+            written = self.source
+        else:
+            kept = {key: value for key, value in self.item.items() if key not in RESPONSE_FIELDS}
+            content: object = [cell.block for cell in self.cells]
+            if self._is_string() and "content" in kept:
+                # String content that nothing joined stays a string.
+                content = self.cells[0].block["text"]
+            written = {**kept, "role": self.role, "content": content}
+        if self._is_string():
+            self.cells[0].written = written
+        return written
+
+    def _is_string(self) -> bool:
+        return len(self.cells) == 1 and self.cells[0].where == self.where
 
 
 @dataclass(slots=True, eq=False)

@@ -11,11 +11,11 @@ from stopkit.normalizer.dialects.anthropic_blocks import (
     MAX_MARKERS,
     RESPONSE_FIELDS,
     ROLES,
-    THINKING,
     client_id,
     marker_places,
     markers_in_request,
     programmatic,
+    thinks,
 )
 from stopkit.normalizer.dialects.anthropic_clean import Cleaner, is_fragment
 from stopkit.normalizer.dialects.anthropic_memory import Memory
@@ -384,7 +384,7 @@ def _in_thinking(item: Any, where: Location) -> bool:
     if len(where) < 4 or where[1] != "content":
         return False
     block = part_at(item, where[1:3])
-    return isinstance(block, dict) and block.get("type") in THINKING
+    return thinks(block)
 
 
 def _without_surrogates(item: Any) -> Any:
@@ -392,8 +392,7 @@ def _without_surrogates(item: Any) -> Any:
     content = item.get("content") if isinstance(item, dict) else None
     if isinstance(content, list):
         mended["content"] = [
-            old if isinstance(old, dict) and old.get("type") in THINKING else new
-            for old, new in zip(content, mended["content"], strict=True)
+            old if thinks(old) else new for old, new in zip(content, mended["content"], strict=True)
         ]
     return mended
 

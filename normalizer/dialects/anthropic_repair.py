@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stopkit.normalizer.dialects.anthropic_blocks import THINKING
+from stopkit.normalizer.dialects.anthropic_blocks import thinks
 from stopkit.normalizer.dialects.anthropic_clean import as_text, is_fragment
 from stopkit.normalizer.dialects.anthropic_parts import (
     API,
@@ -54,7 +54,10 @@ def repair(items: list[Any], found: Scan, context: Context) -> Repaired:
     regions = reader.read()
     result = _Pairing(items, found, context, record, regions, reader.turn).pair()
     Writer(items, regions, context, record, result).write()
-    result.changes = record.changes
+    result.changes = [
+        (kind, rule, where, _final(became), call_id, outcome, note, removed)
+        for kind, rule, where, became, call_id, outcome, note, removed in record.changes
+    ]
     if reader.lost_before:
         result.blocked = True
         result.hints.append(
@@ -68,6 +71,13 @@ def repair(items: list[Any], found: Scan, context: Context) -> Repaired:
     if result.splices and (reader.thinking or found.thinking >= result.splices[0].start):
         result.hints += _thinking_hints(items, result.splices, context)
     return result
+
+
+def _final(became: object) -> object:
+    """What a cell is in the output, after all that was done to it."""
+    if not isinstance(became, Cell):
+        return became
+    return became.block if became.written is None else became.written
 
 
 class _Pairing:
@@ -143,7 +153,9 @@ class _Pairing:
                 result,
                 "delivered",
                 "GEN-LATE-1",
-                late_note(call.id, call.occurrence, result.text or None),
+                late_note(
+                    call.id, call.occurrence, result.text or None, is_error=bool(result.is_error)
+                ),
                 "A result that came after the model had gone on: marked data where it arrived.",
             )
 
@@ -159,7 +171,7 @@ class _Pairing:
             "ANT-STOP-1",
             cell.where,
             "The turn ran into max_tokens in this call: its arguments may not be whole.",
-            became=cell.block,
+            became=cell,
             call_id=call.id,
             removed=given,
         )
@@ -191,7 +203,12 @@ class _Pairing:
                 result,
                 "delivered",
                 "GEN-LATE-1",
-                late_note(result.id, answered.occurrence, result.text or None),
+                late_note(
+                    answered.sent_as or result.id,
+                    answered.occurrence,
+                    result.text or None,
+                    is_error=bool(result.is_error),
+                ),
                 "A result that came after its call had been answered: marked data where it "
                 "arrived.",
             )
@@ -200,7 +217,7 @@ class _Pairing:
         message, cell = result.item
         block: Item = {"type": "text", "text": text}
         self.record.add(
-            kind, rule, result.index, note, became=block, call_id=result.id, removed=cell.block
+            kind, rule, result.index, note, became=cell, call_id=result.id, removed=cell.block
         )
         content = cell.block.get("content")
         media = [
@@ -271,6 +288,6 @@ def _thinking_behind(items: list[Any], first: Splice) -> Location | None:
         for position, block in enumerate(blocks_of(items[index])):
             if index == first.start_after and position < same:
                 continue
-            if isinstance(block, dict) and block.get("type") in THINKING:
+            if thinks(block):
                 return index, "content", position
     return None

@@ -97,6 +97,7 @@ def _scan(
             if role == "assistant":
                 if not was_assistant:
                     if dirty or loose or pend is not None or at == 0:
+                        dirty = dirty or not _readable(pend)
                         if at:
                             spans.append((start, at))
                             if dirty:
@@ -114,6 +115,9 @@ def _scan(
                             if len(block) == 2 and text > "!" and text.isascii():
                                 continue
                         elif kind == "tool_use" and len(block) == 4:
+                            if closely and not _call_passes(block):
+                                dirty = True
+                                continue
                             inputs.append(block["input"])
                             if block["name"] not in names:
                                 if NAME.match(block["name"]):
@@ -124,8 +128,6 @@ def _scan(
                                 pend = [block["id"]]
                             else:
                                 pend.append(block["id"])
-                            if closely and not _call_passes(block):
-                                dirty = True
                             continue
                         if not _passes(block, kind):
                             dirty = True
@@ -182,6 +184,7 @@ def _scan(
                         markers.append(at)
                 if got != pend and not (got and pend and _same(got, pend)):
                     loose = True
+                    dirty = dirty or not _readable(got)
                 elif pend is not None:
                     if closely and len(set(pend)) < len(pend):
                         loose = True
@@ -208,9 +211,10 @@ def _scan(
                     spans.append((start, at))
                     odd.append(start)
                 start, pend, loose = at, None, False
-    if not closely and (not _inputs_pass(inputs) or len(set(ids)) < len(ids)):
+    if not closely and not (_inputs_pass(inputs) and _apart(ids)):
         return _scan(items, request, touch, follows=follows, closely=True)
     at_end = bool(items) and _end_needs_a_look(items, request)
+    dirty = dirty or not _readable(pend)
     if items and (dirty or loose or pend is not None or at_end):
         spans.append((start, len(items)))
         if dirty or at_end:
@@ -236,8 +240,14 @@ def _inputs_pass(inputs: list[Any]) -> bool:
         return False
 
 
+def _apart(ids: list[str]) -> bool:
+    """Whether all ids are strings, and no two the same."""
+    return set(map(type, ids)) <= {str} and len(set(ids)) == len(ids)
+
+
 def _call_passes(block: Item) -> bool:
-    return block["input"].__class__ is dict and sound(block["input"])
+    given = block["input"]
+    return block["id"].__class__ is str and given.__class__ is dict and sound(given)
 
 
 def _ids_pass(ids: list[str]) -> bool:
@@ -245,6 +255,13 @@ def _ids_pass(ids: list[str]) -> bool:
         return all(ids) and not "".join(ids).encode().translate(None, _ID_BYTES)
     except UnicodeEncodeError:
         return False
+
+
+def _readable(ids: list[str] | None) -> bool:
+    """Whether ids that do not match are at least text that can be written elsewhere."""
+    return ids is None or all(
+        call_id.__class__ is str and (call_id.isascii() or encodable(call_id)) for call_id in ids
+    )
 
 
 def _same(got: list[str], pend: list[str]) -> bool:

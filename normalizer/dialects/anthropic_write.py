@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from stopkit.normalizer.dialects.anthropic_blocks import CLIENT_ID, THINKING, blank, client_id
+from stopkit.normalizer.dialects.anthropic_blocks import (
+    CLIENT_ID,
+    THINKING,
+    awaits_provider,
+    blank,
+    client_id,
+)
 from stopkit.normalizer.dialects.anthropic_parts import (
     Cell,
     Exchange,
@@ -114,7 +120,7 @@ class Writer:
                 "ANT-ID-2" if old == call.id and CLIENT_ID.match(call.id) else "ANT-ID-1",
                 cell.where,
                 f"The call and its result are now called {new}.",
-                became=cell.block,
+                became=cell,
                 call_id=call.id,
                 removed=old,
             )
@@ -155,7 +161,7 @@ class Writer:
                 if id(cell) not in leading:
                     self._say_moved(exchange, owner, cell)
                 take_out(owner, cell)
-            run.append(Cell(cell.block, cell.where))
+            run.append(cell.moved())
         home = exchange.users[0] if exchange.users else None
         if home is None or home.role != "user":
             home = Message("user", [], exchange.assistants[-1].where)
@@ -170,7 +176,7 @@ class Writer:
             "ANT-ORD-1" if own else "ANT-PAIR-3",
             cell.where,
             "The result now stands right behind its call, before everything else.",
-            became=cell.block,
+            became=cell,
             call_id=client_id(cell.block, "tool_use_id"),
         )
 
@@ -202,7 +208,7 @@ class Writer:
                 f"No result was recorded; this one says what is known: {outcome.status}."
                 if old is None
                 else f"The placeholder now says what is known: {outcome.status}.",
-                became=block,
+                became=cell,
                 call_id=call.id,
                 outcome=outcome.status,
                 removed=None if old is None else old.block,
@@ -211,7 +217,7 @@ class Writer:
         message, cell = verdict.keep.item
         block = cell.block
         if verdict.merge:
-            block = self._merged(call, block, verdict.merge)
+            block = self._merged(call, cell, verdict.merge)
         if block.get("tool_use_id") != call.id or block.get("toolset_name") != toolset:
             block = {**block, "tool_use_id": call.id}
             if toolset is None:
@@ -224,7 +230,7 @@ class Writer:
                     "ANT-ID-5",
                     cell.where,
                     "The result names the toolset of its call.",
-                    became=block,
+                    became=cell,
                     call_id=call.id,
                     removed=cell.block.get("toolset_name"),
                 )
@@ -233,12 +239,13 @@ class Writer:
             message.touched = True
         return message, cell
 
-    def _merged(self, call: Call, block: Item, more: Sequence[Result]) -> Item:
+    def _merged(self, call: Call, cell: Cell, more: Sequence[Result]) -> Item:
+        block = cell.block
         blocks = [block]
         for result in more:
-            message, cell = result.item
-            blocks.append(cell.block)
-            take_out(message, cell)
+            message, other = result.item
+            blocks.append(other.block)
+            take_out(message, other)
         contents = [part.get("content", "") for part in blocks]
         merged = {**block}
         folded = fold_contents(contents, "text")
@@ -257,7 +264,7 @@ class Writer:
                 "ANT-PAIR-5",
                 result.index,
                 "Two results were recorded for one call: both stand in one block.",
-                became=merged,
+                became=cell,
                 call_id=call.id,
                 removed=result.item[1].block,
             )
@@ -303,7 +310,7 @@ class Writer:
             rule,
             cell.where,
             f"{why}: held back for the next user turn.",
-            became=None if gone else cell.block,
+            became=None if gone else cell,
             removed=cell.block if gone else None,
         )
 
@@ -325,7 +332,7 @@ class Writer:
                 "ANT-SYS-1",
                 message.where,
                 "A system message stands right before the next assistant message.",
-                became=message.cells[0].block,
+                became=message.cells[0],
             )
         for message in others:
             home.cells += message.cells
@@ -381,8 +388,8 @@ class Writer:
                     "ANT-END-2",
                     cell.where,
                     "White space at the end of a last assistant text.",
-                    became=block,
-                    removed=cell.block,
+                    became=cell,
+                    removed=cell.block if len(cell.where) > 1 else cell.block["text"],
                 )
                 cell.block = block
                 last.touched = True
@@ -390,9 +397,11 @@ class Writer:
     def _announce(self, offset: int) -> None:
         """Tell news about calls that were answered otherwise, once, at the end."""
         news = untold_news(self.result.decisions, self.items)
+        if news and not self._takes_news():
+            return
         blocks: list[Item] = []
         for call, outcome in news:
-            text = late_note(call.id, call.occurrence, outcome.output, outcome.status)
+            text = late_note(call.id, call.occurrence, outcome.output, outcome)
             block: Item = {"type": "text", "text": text}
             blocks.append(block)
             self.record.add(
@@ -407,6 +416,19 @@ class Writer:
         if blocks:
             message: Item = {"role": "user", "content": blocks}
             add_at_end(self.result.splices, len(self.items), offset, message)
+
+    def _takes_news(self) -> bool:
+        """Whether a user message may stand at the end: else the news waits for a later pass."""
+        if self.result.pending:
+            return False
+        region = self.regions[-1]
+        if region.stop < len(self.items) or not region.exchanges:
+            return True
+        last = region.exchanges[-1]
+        if last.results_only or any(message.role == "system" for message in last.users):
+            return False
+        blocks = [cell.block for message in last.assistants for cell in message.cells]
+        return bool(last.users) or not awaits_provider(blocks)
 
 
 def _leading_run(users: list[Message]) -> tuple[set[int], list[Cell]]:

@@ -130,7 +130,9 @@ class _Pairing:
                 result,
                 "delivered",
                 "GEN-LATE-1",
-                late_note(call.id, call.occurrence, result.text or None),
+                late_note(
+                    call.id, call.occurrence, result.text or None, is_error=bool(result.is_error)
+                ),
                 "A result that came after the model had gone on: marked data where it arrived.",
             )
 
@@ -158,7 +160,12 @@ class _Pairing:
                 result,
                 "delivered",
                 "GEN-LATE-1",
-                late_note(result.id, answered.occurrence, result.text or None),
+                late_note(
+                    answered.sent_as or result.id,
+                    answered.occurrence,
+                    result.text or None,
+                    is_error=bool(result.is_error),
+                ),
                 "A result that came after its call had been answered: marked data where it "
                 "arrived.",
             )

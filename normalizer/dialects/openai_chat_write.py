@@ -273,7 +273,7 @@ class Writer:
         texts: list[str] = []
         message: Item = {"role": "user", "content": ""}
         for call, outcome in news:
-            texts.append(late_note(call.id, call.occurrence, outcome.output, outcome.status))
+            texts.append(late_note(call.id, call.occurrence, outcome.output, outcome))
             self.record.add(
                 "delivered",
                 "GEN-LATE-1",

@@ -305,7 +305,7 @@ def _deliver(bench: Bench, call: Call, result: Result) -> None:
         result.item,
         "delivered",
         "GEN-LATE-1",
-        late_note(call.id, call.occurrence, result.text or None),
+        late_note(call.id, call.occurrence, result.text or None, is_error=bool(result.is_error)),
         "An output that came after the model had gone on: marked data where it arrived.",
         call.id,
     )
@@ -324,7 +324,12 @@ def _settle_orphan(bench: Bench, result: Result, answered: Answered | None) -> N
             cell,
             "delivered",
             "GEN-LATE-1",
-            late_note(result.id, answered.occurrence, result.text or None),
+            late_note(
+                answered.sent_as or result.id,
+                answered.occurrence,
+                result.text or None,
+                is_error=bool(result.is_error),
+            ),
             "An output that came after its call had been answered: marked data where it arrived.",
             result.id,
         )

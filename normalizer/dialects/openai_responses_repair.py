@@ -212,7 +212,7 @@ class _Repair(Bench):
         for call, outcome in untold_news(self.result.decisions, self.items):
             if type_of(call.item.item) == "tool_search_call":
                 continue
-            text = late_note(call.id, call.occurrence, outcome.output, outcome.status)
+            text = late_note(call.id, call.occurrence, outcome.output, outcome)
             cell = Cell(user_item(text), "user", call.index, note=True)
             self.news.append(cell)
             self.say(
