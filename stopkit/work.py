@@ -44,10 +44,10 @@ Cleanup: TypeAlias = Callable[[], Awaitable[object]]
 
 WRITE_PATIENCE: Final = 5.0
 
-IN_CLEANUP: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar(
-    "stopkit_in_cleanup", default=False
+IN_CLEANUP: Final[contextvars.ContextVar[str | None]] = contextvars.ContextVar(
+    "stopkit_in_cleanup", default=None
 )
-"""True in the tasks that run a scope's clean-up functions."""
+"""The run whose clean-up functions the current task runs."""
 
 
 class Work:
@@ -95,6 +95,16 @@ class Work:
     def run(self) -> str:
         return self.record.id
 
+    @property
+    def in_cleanup(self) -> bool:
+        """True in the tasks that run this run's clean-up functions, and in no other run's."""
+        return IN_CLEANUP.get() == self.run
+
+    @property
+    def accounted(self) -> bool:
+        """True once every call has its outcome, and no more may come."""
+        return self.plan is not None and any(phase == "account" for phase, _ in self.plan.entered)
+
     async def pause(self, point: PausePoint) -> None:
         if self.store.pause is not None:
             await self.store.pause(point, self.run)
@@ -120,7 +130,7 @@ class Work:
         """
         wrapped = asyncio.wrap_future(future)
         # Clean-up starts after the close.
-        if not IN_CLEANUP.get():
+        if not self.in_cleanup:
             if not wrapped.done() and not self.closed.done():
                 waiting: list[asyncio.Future[Any]] = [wrapped, self.closed]
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -131,6 +141,9 @@ class Work:
     def event(self, kind: EventKind, data: Mapping[str, JsonValue]) -> Future[None]:
         at = self.clock.wall()
         return self.write(lambda tx: tx.event(self.run, kind, at, data), kind)
+
+    def approval_withdrawn(self, state: CallState) -> None:
+        self.event("approval.withdrawn", {"call_id": state.call.id})
 
     def record_request(self) -> Future[StopReceipt] | None:
         """Record the request to stop, once; None where that was done before."""
