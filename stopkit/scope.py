@@ -88,6 +88,7 @@ class RunScope:
         self.attempt = record.attempt
         self.signal = StopSignal(deadline=deadline, clock=store.clock, run=record.id)
         self._work = Work(store, record, self.signal, policy or StopPolicy(), complete)
+        self._work.inherited = tuple(inherited)
         self._work.messages.extend(messages)
         self._work.steers.update((steer.id, steer) for steer in steers)
         self._saved = len(messages)

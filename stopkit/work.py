@@ -11,6 +11,7 @@ import contextlib
 import contextvars
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -20,6 +21,7 @@ from stopkit.call import BodyEnd, CallState, StillAtWork, judge, never_started
 from stopkit.errors import NotRecorded, StopkitError, StopRequested, StoreClosed
 from stopkit.events import EventKind
 from stopkit.history import SendableHistory
+from stopkit.operation import Operation, outcomes_by_call_id
 from stopkit.outcome import Evidence, Outcome
 from stopkit.pauses import PausePoint
 from stopkit.report import CallReport
@@ -67,6 +69,7 @@ class Work:
         self.complete = complete
         self.plan: StopPlan | None = None
         self.calls: list[CallState] = []
+        self.inherited: Sequence[Operation] = ()
         self.requests: dict[asyncio.Task[object], int] = {}
         self.cut_requests: set[asyncio.Task[object]] = set()
         self.performers: set[asyncio.Task[None]] = set()
@@ -239,12 +242,13 @@ class Work:
         )
 
     def evidence(self) -> dict[str, Evidence]:
+        """What became of the calls of all attempts, as the messages name them."""
+        own = [replace(state.operation, outcome=state.outcome) for state in self.calls]
         found: dict[str, Evidence] = {}
-        for state in self.calls:
-            if state.outcome is not None:
-                call = state.call
-                name = call.id if call.occurrence == 1 else f"{call.id}#{call.occurrence}"
-                found[name] = state.outcome
+        for call_id, outcomes in outcomes_by_call_id([*self.inherited, *own]).items():
+            for occurrence, outcome in enumerate(outcomes, 1):
+                if outcome is not None:
+                    found[call_id if occurrence == 1 else f"{call_id}#{occurrence}"] = outcome
         return found
 
     def _request_written(self, future: Future[StopReceipt]) -> None:
