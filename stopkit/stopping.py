@@ -228,7 +228,7 @@ class Ending:
         if state.dispatched and state.tool is not None and state.tool.cancel is not None:
             self._help(self._cancel_remote(state, state.tool.cancel(state.operation.key)))
         # Cutting a thread only stops the listening: it gets the grace to bring its result.
-        if what == "cut" and state.thread is None:
+        if what == "cut" and (state.thread is None or state.thread.done()):
             self._cut(state)
 
     async def _cancel_remote(self, state: CallState, asked: object) -> None:

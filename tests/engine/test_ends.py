@@ -60,6 +60,27 @@ def test_what_a_plain_function_hands_on_is_awaited():
     assert outcome_of(write).output == "done"
 
 
+def test_what_a_plain_function_hands_on_is_cut_at_once():
+    async def main(world):
+        @tool(effect="read")
+        def look() -> object:
+            return asyncio.sleep(1000)
+
+        async with await world.open() as scope:
+            performing = asyncio.create_task(scope.run_calls([call("look")], [look]))
+            while not (scope._work.calls and scope._work.calls[0].thread):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            (state,) = scope._work.calls
+            await asyncio.wrap_future(state.thread)
+            await asyncio.sleep(0.1)
+            await scope.request_stop()
+            await asyncio.wait({performing})
+            assert world.clock.monotonic() < 1
+        return scope.report.calls[0].outcome
+
+    assert virtual(main).status == "stopped"
+
+
 def test_a_generator_is_no_result():
     async def several():
         yield "x"
