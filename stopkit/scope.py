@@ -19,7 +19,6 @@ from stopkit.errors import (
     CleanupOnly,
     DecisionRefused,
     InsideTheRun,
-    StopkitError,
     StopRequested,
 )
 from stopkit.events import EventKind
@@ -80,6 +79,7 @@ class RunScope:
         parent: RunScope | None,
         complete: Complete | None,
         messages: Sequence[JsonValue] = (),
+        repairs: int = 0,
         inherited: Sequence[Operation] = (),
         steers: Sequence[Steer] = (),
     ) -> None:
@@ -92,7 +92,8 @@ class RunScope:
         self._work.messages.extend(messages)
         self._work.steers.update((steer.id, steer) for steer in steers)
         self._saved = len(messages)
-        self._saved_repairs = 0
+        self._saved_repairs = repairs
+        self._told_early = False
         self._ending = Ending(
             self._work,
             cancel_body=self._cancel_body,
@@ -403,9 +404,19 @@ class RunScope:
             ledger.append_messages(tx, self.id, start, new)
             ledger.append_repairs(tx, self.id, repairs_start, new_repairs)
 
+        def taken_back(ended: asyncio.Future[None]) -> None:
+            if ended.cancelled() or ended.exception() is not None:
+                self._saved = min(self._saved, start)
+                self._saved_repairs = min(self._saved_repairs, repairs_start)
+
+        written = asyncio.wrap_future(work.write(append, "messages"))
         try:
-            await asyncio.shield(asyncio.wrap_future(work.write(append, "messages")))
-        except StopkitError:
+            await asyncio.shield(written)
+        except asyncio.CancelledError:
+            # The write goes on; what becomes of it decides.
+            written.add_done_callback(taken_back)
+            raise
+        except BaseException:
             self._saved, self._saved_repairs = start, repairs_start
             raise
 
@@ -525,8 +536,19 @@ class RunScope:
 
     def _noticed(self, cause: Cause, presses: int | None) -> None:
         # In the writer's thread, or in that of a task which asked through the store.
+        if presses == 0:
+            if not self.signal.requested:
+                with contextlib.suppress(RuntimeError):
+                    self._work.loop.call_soon_threadsafe(self._work.request_is_submitted)
+                self._told_early = True
+                self.signal.request(cause)
+            return
         if presses is None:
-            self.signal.request(cause)
+            if self._told_early:
+                with contextlib.suppress(RuntimeError):
+                    self._work.loop.call_soon_threadsafe(self._work.request_is_lost)
+            else:
+                self.signal.request(cause)
             return
         with contextlib.suppress(RuntimeError):
             self._work.loop.call_soon_threadsafe(self._recorded_elsewhere, presses)

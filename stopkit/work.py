@@ -161,6 +161,15 @@ class Work:
         future.add_done_callback(self._request_written)
         return future
 
+    def request_is_submitted(self) -> None:
+        """Somebody else is writing the request; one of our own would count twice."""
+        self._request_submitted = True
+
+    def request_is_lost(self) -> None:
+        """What was on its way did not come to the record."""
+        if not self.request_recorded and self._request_submitted:
+            self._know_request()
+
     def request_is_recorded(self) -> None:
         self.request_recorded = True
         self._know_request()
@@ -294,5 +303,6 @@ class Work:
         error = future.exception()
         if isinstance(error, (NotRecorded, StoreClosed)):
             self.not_persisted.append(what)
-        elif isinstance(error, StopkitError):
-            self.not_persisted.append(f"{what}: {error}")
+        elif error is not None:
+            said = str(error) if isinstance(error, StopkitError) else type(error).__name__
+            self.not_persisted.append(f"{what}: {said}")

@@ -712,7 +712,7 @@ def _write_outcome(
             "run": operation.run,
             "op": operation.key,
             "at": at,
-            "settled": outcome.model_dump_json(),
+            "settled": dumps(outcome.model_dump()),
             "proofs": dumps(list(receipts)),
             "request_id": provider_request_id,
             "person": decided_by,

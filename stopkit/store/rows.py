@@ -79,7 +79,7 @@ def operation_parameters(operation: Operation) -> dict[str, Value]:
         "dispatched_at": operation.dispatched_at,
         "first_dispatched_at": operation.first_dispatched_at,
         "settled_at": operation.settled_at,
-        "outcome": None if outcome is None else outcome.model_dump_json(),
+        "outcome": None if outcome is None else dumps(outcome.model_dump()),
         "receipts": dumps(list(operation.receipts)),
         "provider_request_id": operation.provider_request_id,
         "decided_by": operation.decided_by,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import threading
 import time
@@ -27,6 +28,7 @@ from stopkit.pauses import PauseHook
 from stopkit.run import ENDED, RunRecord
 from stopkit.stop import Cause, CauseKind, StopPolicy
 from stopkit.store import ledger
+from stopkit.store.codec import plain
 from stopkit.store.ledger import StopReceipt
 from stopkit.store.sqlite import (
     BUSY_TIMEOUT,
@@ -53,7 +55,8 @@ Policy: TypeAlias = Callable[[RunRecord], Awaitable[None] | None]
 
 Listener: TypeAlias = Callable[[Cause, int | None], None]
 """Told, in any thread, that a run of this process is being stopped: the cause, and how many
-requests the record counts (None where the request could not be recorded)."""
+requests the record counts: None where the request could not be recorded, 0 where somebody else's
+writing of it is on its way."""
 
 PATIENCE: Final = 5.0
 """Seconds that a write waits for a locked store, unless a stop gives it less."""
@@ -84,6 +87,7 @@ class Store(ABC):
         self.ids = ids
         self.pause = pause
         self._policy = policy
+        self._process = os.getpid()
         self._listeners: dict[str, Listener] = {}
 
     @abstractmethod
@@ -198,6 +202,7 @@ class Store(ABC):
             parent=None,
             complete=complete,
             messages=messages,
+            repairs=len(await self.repairs(record.id)),
             inherited=lineage,
             steers=await self.read(partial(ledger.steers_of, run=record.id)),
         )
@@ -227,14 +232,31 @@ class Store(ABC):
         future = self.submit(
             partial(ledger.request_stop, run=run, cause=cause, at=at), patience=patience
         )
+
+        def written(future: Future[StopReceipt]) -> None:
+            # In the writer's thread, so that it is told even if nobody waits here any more.
+            listener = self._listeners.get(run)
+            if listener is None or future.cancelled():
+                return
+            error = future.exception()
+            if error is None:
+                receipt = future.result()
+                if receipt.cause is not None:
+                    listener(receipt.cause, receipt.presses)
+            elif isinstance(error, StoreError):
+                listener(cause, None)
+
+        future.add_done_callback(written)
+        answer = asyncio.wrap_future(future)
+        if not answer.done():
+            await asyncio.wait({answer}, timeout=BUSY_TIMEOUT)
+        if not answer.done() and (listener := self._listeners.get(run)) is not None:
+            # A store that is locked keeps no run of this process at work.
+            listener(cause, 0)
         try:
-            receipt = await asyncio.shield(asyncio.wrap_future(future))
-        except (NotRecorded, StoreClosed) as error:
-            receipt = StopReceipt(run, cause=cause, recorded=False, error=str(error))
-        # A store that is locked keeps no run of this process at work.
-        if (listener := self._listeners.get(run)) is not None and receipt.cause is not None:
-            listener(receipt.cause, receipt.presses if receipt.recorded else None)
-        return receipt
+            return await asyncio.shield(answer)
+        except StoreError as error:
+            return StopReceipt(run, cause=cause, recorded=False, error=str(error))
 
     async def load(self, run: str) -> RunRecord:
         """The record of a run.
@@ -299,7 +321,7 @@ class Store(ABC):
             most[call.id] = max(call.occurrence, most.get(call.id, 0))
         found: dict[str, Outcome] = {}
         for call in calls:
-            outcomes = recorded.get(call.id, [])
+            outcomes = recorded.get(plain(call.id), [])
             outcome: Outcome | None
             if not outcomes:
                 outcome = NotStarted(
@@ -381,6 +403,12 @@ class Store(ABC):
         """
         return await asyncio.wrap_future(self.submit(apply, patience=patience))
 
+    def _in_another_process(self) -> StoreClosed | None:
+        """The refusal after a fork: its threads and its file stayed with the other process."""
+        if os.getpid() == self._process:
+            return None
+        return StoreClosed("the store belongs to the process that opened it; open it anew here")
+
     def listen(self, run: str, listener: Listener) -> None:
         self._listeners[run] = listener
 
@@ -432,12 +460,21 @@ class SqlStore(Store):
         self._writer = Writer(self._connect, self._notice)
 
     def submit(self, apply: Callable[[Tx], T], *, patience: float = PATIENCE) -> Future[T]:
+        if (refusal := self._in_another_process()) is not None:
+            refused: Future[T] = Future()
+            refused.set_exception(refusal)
+            return refused
         return self._writer.submit(apply, patience=patience)
 
     async def read(self, look: Callable[[Tx], T]) -> T:
+        if (refusal := self._in_another_process()) is not None:
+            raise refusal
         return await asyncio.to_thread(self._read, look)
 
     def close(self) -> None:
+        if self._in_another_process() is not None:
+            # To close the file here could take away the other's locks.
+            return
         self._writer.close()
         with self._read_lock:
             if not self._closed:
@@ -498,6 +535,8 @@ class MemoryStore(Store):
         return future
 
     async def read(self, look: Callable[[Tx], T]) -> T:
+        if (refusal := self._in_another_process()) is not None:
+            raise refusal
         with self._lock:
             if self._closed:
                 raise StoreClosed("the store was closed")
@@ -507,6 +546,8 @@ class MemoryStore(Store):
         return self._apply(apply)
 
     def close(self) -> None:
+        if self._in_another_process() is not None:
+            return
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -514,6 +555,8 @@ class MemoryStore(Store):
                 self._engine.dispose()
 
     def _apply(self, apply: Callable[[Tx], T]) -> T:
+        if (refusal := self._in_another_process()) is not None:
+            raise refusal
         with self._lock:
             if self._closed:
                 raise StoreClosed("the store was closed")

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from stopkit.events import EventKind
 from stopkit.store import schema
-from stopkit.store.codec import dumps
+from stopkit.store.codec import dumps, plain
 
 Value: TypeAlias = str | int | float | None
 Row: TypeAlias = tuple[Value, ...]
@@ -63,7 +63,14 @@ class Tx:
         sql, constants = compiled
         if constants:
             parameters = {**constants, **parameters}
-        return self._connection.execute(sql, parameters)
+        try:
+            return self._connection.execute(sql, parameters)
+        except UnicodeEncodeError:
+            written = {
+                name: plain(value) if isinstance(value, str) else value
+                for name, value in parameters.items()
+            }
+            return self._connection.execute(sql, written)
 
     def rows(self, statement: Statement, parameters: Mapping[str, Value]) -> list[Row]:
         return cast("list[Row]", self.execute(statement, parameters).fetchall())

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 
+import anyio
 import pytest
 from engine.world import call, kinds, virtual
 
@@ -13,7 +18,8 @@ from stopkit.errors import NotRecorded
 from stopkit.history import SendableHistory, ToolCall
 from stopkit.operation import Absent, Done
 from stopkit.store import MemoryStore, SqlStore, ledger
-from stopkit.tool import tool
+from stopkit.testing import check_events
+from stopkit.tool import ToolContext, tool
 
 
 @tool(effect="read")
@@ -205,3 +211,130 @@ def test_a_business_key_is_of_one_tenant_and_is_not_replayed_once_undone():
         assert other.status == "succeeded"
 
     virtual(main)
+
+
+LONE = "\ud800"
+
+
+def test_lone_surrogates_are_written_everywhere(store):
+    @tool(effect="write", status=None)
+    async def odd(ctx: ToolContext) -> str:
+        ctx.receipt(LONE, provider_request_id=LONE)
+        return LONE
+
+    async def main():
+        async with await store.open_run(session=LONE, tenant=LONE) as scope:
+            (outcome,) = await scope.run_calls([ToolCall("c" + LONE, "odd", {})], [odd])
+            assert outcome.output == LONE
+            await scope.save([{"a": LONE, "b": _Odd()}])
+            receipt = await store.request_stop(scope.id, actor=LONE, words=LONE)
+            assert receipt.recorded
+        assert scope.report.not_persisted == ()
+        (operation,) = await store.operations(scope.id)
+        assert operation.outcome == outcome
+        found = await store.evidence(scope.id, [ToolCall("c" + LONE, "odd", {})])
+        assert list(found.values()) == [outcome]
+        assert await store.messages(scope.id) == ({"a": LONE, "b": "<_Odd>"},)
+
+    asyncio.run(main())
+
+
+class _Odd:
+    def __repr__(self):
+        raise RuntimeError("no words")
+
+
+def test_any_failed_write_is_named():
+    async def main(world):
+        async with await world.open() as scope:
+            scope._work.write(lambda _tx: int("no"), "a note")
+        assert scope.report.not_persisted == ("a note: ValueError",)
+
+    virtual(main)
+
+
+def test_a_resumed_run_goes_on_with_its_repairs():
+    async def main(world):
+        async with await world.open() as first:
+            await first.save([{"m": 1}], repairs=[{"r": 1}])
+        async with await world.store.resume_run(first.id) as second:
+            await second.save([*second.messages, {"m": 2}], repairs=[{"r": 1}, {"r": 2}])
+        assert await world.store.messages(second.id) == ({"m": 1}, {"m": 2})
+        assert await world.store.repairs(second.id) == ({"r": 1}, {"r": 2})
+
+    virtual(main)
+
+
+def test_a_save_that_failed_for_any_reason_is_made_again():
+    async def main(world):
+        loop: list[object] = []
+        loop.append(loop)
+        async with await world.open() as scope:
+            with pytest.raises((ValueError, RecursionError)):
+                await scope.save([loop])
+            await scope.save([{"m": 1}])
+        assert await world.store.messages(scope.id) == ({"m": 1},)
+
+    virtual(main)
+
+
+def test_a_request_through_the_store_is_seen_while_the_file_is_locked(path, store):
+    async def main():
+        other = sqlite3.connect(path, isolation_level=None)
+        async with await store.open_run(session="s1") as scope:
+            other.execute("BEGIN IMMEDIATE")
+            asking = asyncio.create_task(store.request_stop(scope.id))
+            seen = asyncio.Event()
+            running = asyncio.get_running_loop()
+            scope.signal.on_request(lambda: running.call_soon_threadsafe(seen.set))
+            async with asyncio.timeout(3):
+                with anyio.CancelScope(shield=True):
+                    await seen.wait()
+            assert not asking.done()
+            other.execute("ROLLBACK")
+            with anyio.CancelScope(shield=True):
+                receipt = await asking
+        assert (receipt.recorded, receipt.first, receipt.presses) == (True, True, 1)
+        record = await store.load(scope.id)
+        assert (record.status, record.presses) == ("cancelled", 1)
+        assert scope.report.stop.recorded
+        assert check_events(await store.events(scope.id)) == []
+        other.close()
+
+    asyncio.run(main())
+
+
+FORK = """
+import asyncio, os, sys
+from stopkit.errors import StoreClosed
+from stopkit.store import MemoryStore, SqlStore
+
+stores = [SqlStore(sys.argv[1]), MemoryStore()]
+child = os.fork()
+if child == 0:
+    refused = 0
+    for store in stores:
+        for work in (store.open_run(session="s"), store.load("r")):
+            try:
+                asyncio.run(work)
+            except StoreClosed:
+                refused += 1
+        store.close()
+    os._exit(0 if refused == 4 else 1)
+_, status = os.waitpid(child, 0)
+asyncio.run(stores[0].open_run(session="s"))
+for store in stores:
+    store.close()
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_store_is_not_taken_along_by_a_fork(path):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK, f"sqlite:///{path}"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0
