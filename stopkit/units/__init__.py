@@ -1,0 +1,9 @@
+"""Execution units: what runs a tool, and how it is stopped and proved stopped."""
+
+from __future__ import annotations
+
+from stopkit.units.facts import ProcessFacts, UnitReport
+from stopkit.units.output import Chunk, OutputLimits
+from stopkit.units.process import ProcessUnit
+
+__all__ = ["Chunk", "OutputLimits", "ProcessFacts", "ProcessUnit", "UnitReport"]
