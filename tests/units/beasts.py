@@ -141,6 +141,19 @@ def term_forker():
     idle()
 
 
+def slow_to_obey():
+    """Takes note of SIGTERM, and goes on."""
+
+    def on_term(*_):
+        path = os.environ["STOPKIT_READY"] + ".told"
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666))
+
+    signal.signal(signal.SIGTERM, on_term)
+    os.fork()
+    ready()
+    idle()
+
+
 def zombie_parent():
     for _ in range(3):
         if os.fork() == 0:

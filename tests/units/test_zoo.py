@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from units.beasts import ATTACKER_NAMES, NAMES
 from units.conftest import PEOPLE
-from units.truth import clean, survivors
+from units.truth import clean, marked, survivors
 
 from stopkit.units.broker import cgroup_base
+from stopkit.units.group import GroupEnd, Tracker
+from stopkit.units.testing import FakeKernel
 
 WAYS = [(person, cgroup) for person in PEOPLE for cgroup in (True, False)]
 
@@ -65,6 +67,18 @@ def test_nothing_survives_and_the_report_says_so(zoo, beast):
     assert facts["descriptors_released"]
 
 
+def test_a_cgroup_is_used_where_one_can_be_made(zoo):
+    levels = {said["report"]["process"]["containment"] for said in zoo.values()}
+    assert levels in ({"cgroup"}, {"subreaper"})
+
+
+def test_no_cgroup_is_left_behind(zoo):
+    base = cgroup_base()
+    made = [] if base is None else [name for name in os.listdir(base) if "stopkit-" in name]
+    ours = {said["report"]["id"] for said in zoo.values()}
+    assert [name for name in made if name.removeprefix("stopkit-") in ours] == []
+
+
 @pytest.mark.parametrize("cgroup", [True, False])
 @pytest.mark.parametrize("beast", ATTACKER_NAMES)
 def test_a_beast_that_attacks_its_guard_is_ended_all_the_same(person, beast, cgroup, open_dir):
@@ -86,13 +100,62 @@ def test_a_beast_that_attacks_its_guard_is_ended_all_the_same(person, beast, cgr
         assert facts["verified_empty"] == "yes"
 
 
-def test_a_cgroup_is_used_where_one_can_be_made(zoo):
-    levels = {said["report"]["process"]["containment"] for said in zoo.values()}
-    assert levels in ({"cgroup"}, {"subreaper"})
+@pytest.fixture
+def set_uid_python(open_dir):
+    """An interpreter that makes its process root's, for the ordinary user of the tests alone."""
+    if os.geteuid() != 0 or len(PEOPLE) < 2:
+        # Only root can make one, and only for somebody else to run.
+        yield None
+        return
+    ordinary = PEOPLE[1]
+    path = open_dir / "python"
+    shutil.copy(os.path.realpath(ordinary.python), path)
+    os.chown(path, 0, ordinary.uid)
+    path.chmod(0o4710)
+    yield str(path)
+    path.unlink()
 
 
-def test_no_cgroup_is_left_behind(zoo):
-    base = cgroup_base()
-    made = [] if base is None else [name for name in os.listdir(base) if "stopkit-" in name]
-    ours = {said["report"]["id"] for said in zoo.values()}
-    assert [name for name in made if name.removeprefix("stopkit-") in ours] == []
+def test_a_child_of_another_user_is_reported_never_called_gone(set_uid_python, open_dir):
+    """The kernel forbids the signal: the report names who is left, and does not say `empty`."""
+    if set_uid_python is None:
+        return no_other_user()
+    said = visit_other_user(set_uid_python, open_dir)
+    facts = said["report"]["process"]
+    assert facts["verified_empty"] == "no"
+    assert [left["pid"] for left in facts["survivors"]] == said["left"]
+    (left,) = facts["survivors"]
+    assert (left["uid"], left["reason"]) == (0, "not_permitted")
+    assert left["start"] > 0
+    assert any(facts["pid"] in sent["refused"] for sent in facts["signals"])
+    assert said["report"]["outcome"]["status"] == "unknown"
+    assert any(str(left["pid"]) in words for words in said["report"]["unconfirmed"])
+    return None
+
+
+def visit_other_user(python, directory):
+    mark = uuid.uuid4().hex
+    job = {"beasts": {"other_user": mark}, "dir": str(directory), "cgroup": False, "python": python}
+    host = PEOPLE[1].popen("zoo_host.py", json.dumps(job))
+    try:
+        out, _ = host.communicate(timeout=60)
+        said = json.loads(out)
+        # The host may not look into it, so the marks are looked at from here.
+        said["left"] = sorted(marked(mark))
+        return said
+    finally:
+        host.kill()
+        host.wait()
+        clean(mark)
+
+
+def no_other_user():
+    """Without root the same is held by the fake kernel alone."""
+    kernel = FakeKernel()
+    leader = kernel.spawn(uid=0)
+    tracker = Tracker(leader, own_group=1)
+    end = GroupEnd(kernel, tracker, 0.0, grace=0.0, verify=0.1)
+    assert end.step(0.0, 0.0) is None
+    ended = end.step(1.0, 0.0)
+    assert ended is not None
+    assert (ended.verified_empty, ended.survivors[0].reason) == ("no", "not_permitted")
