@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from stopkit.units.facts import ProcessFacts, UnitReport
+from stopkit.units.function import CallableUnit
 from stopkit.units.output import Chunk, OutputLimits
 from stopkit.units.process import ProcessUnit
+from stopkit.units.unit import Unit
 
-__all__ = ["Chunk", "OutputLimits", "ProcessFacts", "ProcessUnit", "UnitReport"]
+__all__ = [
+    "CallableUnit",
+    "Chunk",
+    "OutputLimits",
+    "ProcessFacts",
+    "ProcessUnit",
+    "Unit",
+    "UnitReport",
+]

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import os
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Final, Literal, TypeAlias
+from typing import ClassVar, Final, Literal, TypeAlias
 
 from stopkit.clock import SYSTEM_CLOCK, Clock
 from stopkit.errors import StopkitError
 from stopkit.outcome import NotStarted, Outcome, Unknown
-from stopkit.stop import Cause, CauseKind, StopPlan, StopPolicy
+from stopkit.stop import Cause, StopPlan, StopPolicy
 from stopkit.units.broker import WardenGuard, cgroup_base
 from stopkit.units.errors import (
     UnitInputClosed,
@@ -24,13 +22,14 @@ from stopkit.units.errors import (
     UnitState,
     UnitUnsupported,
 )
-from stopkit.units.facts import Member, ProcessFacts, UnitReport
+from stopkit.units.facts import Member, ProcessFacts, UnitKind, UnitReport
 from stopkit.units.group import GroupGuard
 from stopkit.units.guard import Ended, Guard, Order, Started
 from stopkit.units.kernel import Kernel
 from stopkit.units.output import Chunk, InputPipe, OutputLimits, OutputPipe
 from stopkit.units.ps import PsKernel
 from stopkit.units.record import UnitHandle, UnitRecords, ticks_now
+from stopkit.units.unit import Unit
 from stopkit.units.verdict import signalled_by_us, verdict
 from stopkit.units.warden import MARKER, LinuxKernel
 
@@ -38,7 +37,6 @@ StdinFrom: TypeAlias = Literal["null", "pipe"] | bytes
 StderrTo: TypeAlias = Literal["merge", "pipe", "null"]
 Judge: TypeAlias = Callable[[ProcessFacts, str], Outcome]
 GuardFactory: TypeAlias = Callable[[], Guard]
-_Future: TypeAlias = asyncio.Future[Any]
 
 ANSWER_SLACK: Final = 1.0
 """Seconds beyond a stop's own times for a guard to answer, before it is taken for lost."""
@@ -48,8 +46,8 @@ _HOLDERS_WAIT: Final = 1.0
 _PLATFORM: Final[str] = sys.platform
 
 
-class ProcessUnit:
-    """Started once, by `start` or `async with`; it ends by itself or by `stop`.
+class ProcessUnit(Unit):
+    """A process and all that it starts.
 
     Its end is the end of everything it started: what the leader leaves behind is stopped too.
     Work that is meant to go on is a unit of its own, with `detach=True`: leaving the block, the
@@ -62,6 +60,8 @@ class ProcessUnit:
     is `succeeded` and any other `failed`, and the effects are `unverified` with both.
     `guard` and `kernel` are for tests.
     """
+
+    kind: ClassVar[UnitKind] = "process"
 
     def __init__(
         self,
@@ -88,9 +88,8 @@ class ProcessUnit:
             raise ValueError("argv names at least a program")
         if detach and stdin == "pipe":
             raise ValueError("a detached unit cannot take input: its host may be gone")
-        self.id = f"unit_{uuid.uuid4().hex}"
+        super().__init__(key=key, stop=stop, clock=clock)
         self.argv = tuple(os.fspath(part) for part in argv)
-        self.key = key
         self.detached = detach
         self._cwd = None if cwd is None else os.fspath(cwd)
         self._env = env
@@ -98,28 +97,20 @@ class ProcessUnit:
         self._stderr_to = stderr
         self._limits = output or OutputLimits()
         self._output_to = output_to
-        self._policy = stop or StopPolicy()
         self._lifetime = lifetime
         self._use_cgroup = cgroup
         self._judge = judge
         self._records = records
-        self._clock = clock
         self._make_guard = guard
         self._kernel = kernel
         self._marker = uuid.uuid4().hex
         self._guard: Guard | None = None
         self._started: Started | None = None
-        self._began = 0.0
         self._handle: UnitHandle | None = None
         self._outputs: tuple[OutputPipe, ...] = ()
         self._stdin: InputPipe | None = None
         self._feeding: asyncio.Task[None] | None = None
-        self._plan: StopPlan | None = None
-        self._asked: asyncio.Future[None] | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._report: asyncio.Future[UnitReport] | None = None
         self._left = False
-        self._nudge: asyncio.Future[None] | None = None
         self._looked_for_holders = False
         self._not_persisted: list[str] = []
 
@@ -183,21 +174,6 @@ class ProcessUnit:
         return self._handle
 
     @property
-    def ended(self) -> bool:
-        return self._report is not None and self._report.done()
-
-    @property
-    def report(self) -> UnitReport:
-        """What the unit came to.
-
-        Raises:
-            UnitState: before its end.
-        """
-        if self._report is None or not self._report.done():
-            raise UnitState("the unit has no report before its end")
-        return self._report.result()
-
-    @property
     def stdout(self) -> bytes:
         """The newest output, up to the limit; while it runs, what there is by now."""
         return self._kept("stdout")
@@ -231,14 +207,9 @@ class ProcessUnit:
 
         Cancellation: what had started is ended before this raises.
         """
-        if self._guard is not None:
-            raise UnitState("a unit is started once")
-        loop = asyncio.get_running_loop()
+        self._open()
         guard = self._guard = (self._make_guard or _default_guard)()
         kernel = self._kernel = self._kernel or _default_kernel()
-        self._asked = loop.create_future()
-        self._report = loop.create_future()
-        self._began = self._clock.monotonic()
         me = kernel.look(os.getpid())
         handle = UnitHandle(
             id=self.id,
@@ -274,7 +245,7 @@ class ProcessUnit:
             await self._record_no_start()
             raise UnitNotStarted(str(error), where="pipes", errno=error.errno) from error
         except BaseException:
-            self._ask(Cause("shutdown", self._clock.wall(), words="its start was cut"), None)
+            self._ask(Cause("shutdown", self._clock.wall(), words="its start was cut"))
             self._live()
             await self._settled()
             raise
@@ -283,7 +254,7 @@ class ProcessUnit:
                 os.close(fd)
         self._live()
         if isinstance(self._stdin_from, bytes) and self._stdin is not None:
-            self._feeding = loop.create_task(self._feed(self._stdin, self._stdin_from))
+            self._feeding = asyncio.ensure_future(self._feed(self._stdin, self._stdin_from))
         self._handle = replace(
             handle,
             leader=(self._started.pid, self._started.start),
@@ -297,7 +268,7 @@ class ProcessUnit:
                 # The marker is recorded: it can be found all the same.
                 self._not_persisted.append(f"the start of {self.id}")
             except asyncio.CancelledError:
-                self._ask(Cause("shutdown", self._clock.wall(), words="its start was cut"), None)
+                self._ask(Cause("shutdown", self._clock.wall(), words="its start was cut"))
                 await self._settled()
                 raise
 
@@ -321,93 +292,30 @@ class ProcessUnit:
         if self._guard is not None and not self.ended:
             self._guard.signal(number)
 
-    async def wait(self) -> UnitReport:
-        """Wait for its end.
-
-        Cancellation: changes nothing for the unit.
-        """
-        if self._report is None:
-            raise UnitState("the unit was not started")
-        return await asyncio.shield(self._report)
-
-    def request_stop(
-        self,
-        cause: Cause | CauseKind = "user",
-        *,
-        policy: StopPolicy | None = None,
-        words: str | None = None,
-    ) -> None:
-        """Ask for its end and return at once.  A repeat shortens the grace, a third ends it."""
-        if self._report is None or self._task is None:
-            raise UnitState("the unit was not started")
-        if not isinstance(cause, Cause):
-            cause = Cause(cause, self._clock.wall(), words=words)
-        if not self._report.done():
-            self._ask(cause, policy)
-
-    async def stop(
-        self,
-        cause: Cause | CauseKind = "user",
-        *,
-        policy: StopPolicy | None = None,
-        words: str | None = None,
-    ) -> UnitReport:
-        """End it and everything it started; the report comes by the policy's deadline.
-
-        Cancellation: the stop goes on.
-        """
-        self.request_stop(cause, policy=policy, words=words)
-        return await self.wait()
-
     def leave(self) -> UnitHandle:
         """Let a detached unit go on without this host.
 
         Raises:
             UnitState: for any other unit.
         """
-        if not self.detached or self._guard is None or self._asked is None:
+        if not self.detached or self._started is None:
             raise UnitState("only a detached unit can be left")
         self._left = True
-        if not self._asked.done():
-            self._asked.set_result(None)
+        if not self._asking.done():
+            self._asking.set_result(None)
         return self.handle
-
-    async def __aenter__(self) -> ProcessUnit:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._report is None or self._task is None:
-            return
-        if not self.ended:
-            if self.detached:
-                self.leave()
-            else:
-                cut = isinstance(exc, asyncio.CancelledError)
-                words = "its task was cancelled" if cut else "its block was left"
-                self._ask(Cause("parent" if cut else "policy", self._clock.wall(), words=words))
-        await self._settled()
 
     # -- inside ---------------------------------------------------------------------------------
 
-    def _ask(self, cause: Cause, policy: StopPolicy | None = None) -> None:
-        now = self._clock.monotonic()
-        if self._plan is None or self._plan.cause is None:
-            self._plan = StopPlan.begin(cause, policy or self._policy, now)
-            if self._asked is not None and not self._asked.done():
-                self._asked.set_result(None)
-                return
-        else:
-            self._plan = self._plan.press(now)
-        if self._nudge is not None and not self._nudge.done():
-            self._nudge.set_result(None)
-        if self._guard is not None:
+    def _pressed(self) -> None:
+        if self._guard is not None and not self._left:
             self._tell_guard()
+
+    def _leave_block(self, *, cut: bool) -> None:
+        if self.detached:
+            self.leave()
+        else:
+            super()._leave_block(cut=cut)
 
     def _tell_guard(self) -> None:
         plan, guard = self._plan, self._guard
@@ -419,53 +327,24 @@ class ProcessUnit:
             verify=max(0.0, plan.verify_until - max(now, plan.grace_until)),
         )
 
-    def _live(self) -> None:
-        # A context of its own: no cancel scope of the caller reaches the end of a process.
-        self._task = asyncio.get_running_loop().create_task(
-            self._life(), name=f"stopkit-{self.id}", context=contextvars.Context()
-        )
-
-    async def _settled(self) -> None:
-        """Wait for the end; a cancellation meanwhile hurries it, and then goes on its way."""
-        assert self._task is not None
-        cancelled = False
-        while not self._task.done():
-            try:
-                await asyncio.wait({self._task})
-            except asyncio.CancelledError:
-                cancelled = True
-                if not self._left:
-                    self._ask(Cause("parent", self._clock.wall(), words="its task was cancelled"))
-        self._task.result()
-        if cancelled:
-            raise asyncio.CancelledError
-
-    async def _life(self) -> None:
-        guard, asked, report = self._guard, self._asked, self._report
+    async def _life(self) -> UnitReport:
+        guard = self._guard
         assert guard is not None
-        assert asked is not None
-        assert report is not None
         try:
-            ended = await self._until_ended(guard, asked)
+            ended = await self._until_ended(guard)
             if ended is None:
-                report.set_result(self._left_report())
-            else:
-                holders = await self._release()
-                made = self._made_report(self._facts(ended, holders))
-                report.set_result(await self._recorded(made))
-        except BaseException as error:
-            report.set_exception(error)
-            # Whoever waits gets it.
-            report.exception()
-            raise
+                return self._left_report()
+            holders = await self._release()
+            return await self._recorded(self._made_report(self._facts(ended, holders)))
         finally:
             if self._feeding is not None:
                 self._feeding.cancel()
             guard.close()
             self._close_pipes()
 
-    async def _until_ended(self, guard: Guard, asked: _Future) -> Ended | None:
+    async def _until_ended(self, guard: Guard) -> Ended | None:
         """Wait, end the tree and hear what came of it; None where it was left to itself."""
+        asked = self._asking
         if self.detached:
             await self._until_any(asked, guard.ended)
         else:
@@ -494,54 +373,6 @@ class ProcessUnit:
     def _answer_due(self) -> float:
         assert self._plan is not None
         return self._plan.verify_until + ANSWER_SLACK
-
-    async def _until_any(self, *futures: _Future) -> None:
-        await self._until(futures, lambda: any(future.done() for future in futures))
-
-    async def _until_all(
-        self,
-        futures: Sequence[_Future],
-        until: Callable[[], float],
-        *,
-        unless: _Future | None = None,
-    ) -> None:
-        """Wait for all of them, up to `until`, or until `unless` is done."""
-        extra = () if unless is None else (unless,)
-        await self._until(
-            (*futures, *extra),
-            lambda: (
-                all(future.done() for future in futures) or any(future.done() for future in extra)
-            ),
-            until,
-        )
-
-    async def _until(
-        self,
-        futures: Sequence[_Future],
-        done: Callable[[], bool],
-        until: Callable[[], float] | None = None,
-    ) -> None:
-        """Absorbs cancellations, each of which hurries the end: this task is that end.
-
-        What cancels it is the end of `asyncio.run`, or a stranger; the stop's own times bound it.
-        """
-        while not done():
-            timeout = None
-            if until is not None:
-                timeout = until() - self._clock.monotonic()
-                if timeout <= 0:
-                    return
-            self._nudge = asyncio.get_running_loop().create_future()
-            waiting = [future for future in futures if not future.done()]
-            try:
-                await asyncio.wait(
-                    [*waiting, self._nudge],
-                    timeout=timeout,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-            except asyncio.CancelledError:
-                words = "the event loop is ending"
-                self._ask(Cause("shutdown", self._clock.wall(), words=words))
 
     async def _release(self) -> tuple[Member, ...]:
         """Read what is left, then let go of the pipes; returns who still holds them."""
@@ -599,8 +430,8 @@ class ProcessUnit:
         )
 
     def _made_report(self, facts: ProcessFacts) -> UnitReport:
-        cause = self._plan.cause if self._plan else None
-        duration = max(0.0, self._clock.monotonic() - self._began)
+        cause = self._cause
+        duration = self._after()
         text = (self.stdout + self.stderr).decode("utf-8", "replace")
         own_end = facts.exit is not None and not signalled_by_us(facts)
         if own_end and self._judge is not None:
@@ -633,7 +464,7 @@ class ProcessUnit:
                 check=f"the record of {handle.id} says where it is",
             ),
             cause=None,
-            duration=max(0.0, self._clock.monotonic() - self._began),
+            duration=self._after(),
             process=self._facts(Ended("unknown"), ()),
             unconfirmed=(f"{handle.id} goes on, detached",),
             not_persisted=tuple(self._not_persisted),

@@ -1,6 +1,6 @@
 """A host that is killed with SIGKILL at a chosen moment of a unit's life.
 
-    doomed_host.py '{"phase": NAME, "mark": MARK, "ready": FILE, "cgroup": true}'
+doomed_host.py '{"phase": NAME, "mark": MARK, "ready": FILE, "cgroup": true}'
 """
 
 from __future__ import annotations

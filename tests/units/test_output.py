@@ -36,13 +36,12 @@ def test_a_holder_of_the_pipe_keeps_nobody_waiting(mark):
 
 def lending(fd, mark):
     """A process outside of the unit that holds a descriptor of it; its pid."""
-    pid = os.posix_spawn(
+    return os.posix_spawn(
         "/bin/sleep",
         ["sleep", "60"],
         {MARK: mark},
         file_actions=[(os.POSIX_SPAWN_DUP2, fd, 1)],
     )
-    return pid
 
 
 def test_a_holder_outside_of_the_tree_is_named(mark):
@@ -56,10 +55,10 @@ def test_a_holder_outside_of_the_tree_is_named(mark):
             os.close(fd)
             report = await u.stop()
         os.kill(holder, 9)
-        os.waitpid(holder, 0)
         return report, holder
 
     report, holder = run(main)
+    os.waitpid(holder, 0)
     facts = report.process
     assert facts.exit is not None
     assert not facts.output_complete
