@@ -1,8 +1,8 @@
 """What goes wrong before a history can be judged or repaired.
 
-    HistoryError (ValueError)      the input is no history of that API, or cannot be repaired truthfully
-      UnknownApi                   no such api
-      EvidenceError                the evidence is not in the form that normalize takes
+HistoryError (ValueError)      the input is no history of that API, or cannot be repaired truthfully
+  UnknownApiError                   no such api
+  EvidenceError                the evidence is not in the form that normalize takes
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _rebuild(kind: type[HistoryError], message: str, path: str, rule: str | None
     return kind(message, path=path, rule=rule)
 
 
-class UnknownApi(HistoryError):
+class UnknownApiError(HistoryError):
     """`api` is none of the formats this package knows."""
 
 

@@ -136,8 +136,8 @@ class Normalized(Generic[ItemT]):
     """A repaired history and the account of every change.
 
     `history` is the input itself where nothing had to change, and shares every untouched item
-    with it otherwise.  `pending` names calls still at work; while there are any, the history is
-    a legal prefix and not sendable.
+    with it otherwise.  `pending` names calls still at work: their results are to come, and until
+    they are there the history is not sendable.
     """
 
     api: Api

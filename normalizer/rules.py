@@ -45,7 +45,7 @@ _GENERAL: Final = (
         "GEN-JSON-1",
         "D",
         "prefix",
-        "Every value is JSON: string keys, finite numbers, no lone surrogates, at most 200 levels.",
+        "Every value is JSON: string keys, finite numbers, no lone surrogates, at most 255 levels.",
         "Any value inside a message or item, at its path.",
         "A lone surrogate becomes U+FFFD, the report holds the original; anything else is a "
         "`HistoryError` that names the path.",

@@ -216,14 +216,14 @@ def judge(state: CallState, end: BodyEnd, now: float) -> Outcome:
                 evidence=_before_commit(state),
             )
         case StillAtWork():
-            return _unknown(
-                state,
+            said = (
                 "still at work in a thread, which nothing can end"
                 if state.thread is not None
-                else "still at work: it did not end when it was told to",
-                output,
-                cause,
+                else "still at work: it did not end when it was told to"
             )
+            if state.signal is not None and not state.signal.seen:
+                said += "; it never looked at its signal"
+            return _unknown(state, said, output, cause)
 
 
 def never_started(state: CallState, reason: str, *, cause: str | None = None) -> NotStarted:

@@ -17,9 +17,13 @@ arrived).  Without evidence an outcome is `unknown`: never "cancelled", never "t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal, TypeAlias
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 Status: TypeAlias = Literal["succeeded", "failed", "denied", "not_started", "stopped", "unknown"]
 """The six outcomes."""
@@ -122,12 +126,22 @@ class Placeholder(_Fact):
 Outcome: TypeAlias = Succeeded | Failed | Denied | NotStarted | Stopped | Unknown
 Evidence: TypeAlias = Outcome | Running | Placeholder
 
-_OUTCOME: Final[TypeAdapter[Outcome]] = TypeAdapter(
-    Annotated[Outcome, Field(discriminator="status")], config=ConfigDict(defer_build=True)
-)
-_EVIDENCE: Final[TypeAdapter[Evidence]] = TypeAdapter(
-    Annotated[Evidence, Field(discriminator="status")], config=ConfigDict(defer_build=True)
-)
+
+# The adapters are built when first asked for: building them costs more than importing all the rest.
+
+
+@cache
+def _outcomes() -> TypeAdapter[Outcome]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Annotated[Outcome, Field(discriminator="status")])
+
+
+@cache
+def _evidences() -> TypeAdapter[Evidence]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Annotated[Evidence, Field(discriminator="status")])
 
 
 def parse_outcome(value: Outcome | Mapping[str, object]) -> Outcome:
@@ -136,9 +150,9 @@ def parse_outcome(value: Outcome | Mapping[str, object]) -> Outcome:
     Raises:
         pydantic.ValidationError: for an unknown status, an unknown field or a wrong type.
     """
-    return _OUTCOME.validate_python(value)
+    return _outcomes().validate_python(value)
 
 
 def parse_evidence(value: Evidence | Mapping[str, object]) -> Evidence:
     """An `Evidence` from itself or from its plain-dict form, as `parse_outcome`."""
-    return _EVIDENCE.validate_python(value)
+    return _evidences().validate_python(value)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential_jitter
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 from tenacity.stop import stop_after_attempt, stop_any, stop_base
 
 from stopkit.errors import StopkitError, StopRequested
@@ -87,7 +87,7 @@ async def retry(
     retrying = AsyncRetrying(
         sleep=sleep,
         stop=stop_any(stop_after_attempt(attempts), _Deadline(signal, effect)),
-        wait=wait or wait_exponential_jitter(initial=0.2, max=20),
+        wait=wait or wait_random_exponential(multiplier=0.2, max=20),
         retry=retry_if_exception(worth),
         reraise=True,
     )

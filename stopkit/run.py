@@ -107,7 +107,7 @@ class RunRecord:
 
     `version` grows by one with every move.  `presses` counts requests to stop, repeats included.
     `end` is what a run that awaits reconciliation will become.  `requests` counts model requests,
-    over all attempts of the lineage.
+    over all attempts of the lineage.  `active_call` is the call that was started last.
     """
 
     id: str

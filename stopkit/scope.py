@@ -4,53 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import anyio
 from pydantic import JsonValue
 
-from stopkit.call import (
-    BodyEnd,
-    CallState,
-    Cancelled,
-    Raised,
-    Returned,
-    StillAtWork,
-    never_started,
-    text_of,
-)
+from stopkit.call import CallState
 from stopkit.errors import (
     ApprovalNotPending,
     CleanupOnly,
     InsideTheRun,
-    NotRecorded,
     StopkitError,
     StopRequested,
-    StoreClosed,
 )
-from stopkit.files import snapshot
 from stopkit.history import ToolCall
-from stopkit.operation import Operation, Refuse, Replay, allocate_key, fingerprint
+from stopkit.operation import Operation
 from stopkit.outcome import Denied, Outcome
+from stopkit.performing import CallRunner
 from stopkit.report import RunReport
 from stopkit.run import RunRecord
 from stopkit.signal import StopSignal
 from stopkit.steer import Steer
 from stopkit.stop import Cause, CauseKind, StopPolicy
-from stopkit.stopping import IN_CLEANUP, Ending
+from stopkit.stopping import Ending
 from stopkit.store import ledger
-from stopkit.store.ledger import Closed, StopReceipt
+from stopkit.store.ledger import ChildReceipt, Closed, StopReceipt
 from stopkit.store.tx import Tx
 from stopkit.text import FinalText, PartialText, TextBuffer
-from stopkit.tool import ThreadContext, Tool, ToolContext, Tools, by_name
-from stopkit.work import Complete, Work
+from stopkit.tool import Tools, by_name
+from stopkit.work import IN_CLEANUP, Complete, Work
 
 if TYPE_CHECKING:
     from stopkit.store.sql import Store
@@ -110,9 +96,7 @@ class RunScope:
             body_is_outside=lambda: self._host is not None and self._inside == 0,
             on_end=self._let_go,
         )
-        self._ordinal = record.requests
-        self._seen: set[tuple[int, str, int]] = set()
-        self._keys = _InheritedKeys(inherited)
+        self._runner = CallRunner(self._work, inherited, self._take_notice)
         self._handed: list[str] = []
         self._host: asyncio.Task[object] | None = None
         self._inside = 0
@@ -139,12 +123,16 @@ class RunScope:
         if remaining != float("inf"):
             self._timer = work.loop.call_later(remaining, self._deadline_came)
         self._cancel_scope.__enter__()
+        work.body_left = work.loop.create_future()
         if isinstance(started, Closed):
             # Stopped while it was queued: the block is entered, and nothing starts in it.
             self._take_notice(started)
         else:
             work.record = started
-        if self.signal.requested:
+        if self._ending.started:
+            # It has told everybody already, and nobody was inside then.
+            self._cancel_body()
+        elif self.signal.requested:
             self._begin()
         return self
 
@@ -160,6 +148,9 @@ class RunScope:
         swallow = own_cancel or self._is_own_stop(exc)
         if cancelled:
             self.signal.request("parent", words="the task that ran it was cancelled")
+        elif isinstance(exc, StopRequested) and not swallow:
+            # The stop of a run around this one passes through; it ends this one too.
+            self.signal.request("parent", words=str(exc))
         elif isinstance(exc, (KeyboardInterrupt, SystemExit)):
             self.signal.request("shutdown", words=type(exc).__name__)
         elif exc is not None and not swallow:
@@ -210,18 +201,17 @@ class RunScope:
             work = self._work
             await work.pause("before_model_request")
             await self._check("model_request")
-            begun = await self._unless_closed(
+            begun = await work.unless_closed(
                 work.store.submit(
                     partial(ledger.begin_request, run=self.id, at=work.clock.wall()),
                     patience=work.patience(),
                 ),
-                "model_request",
             )
             if isinstance(begun, Closed):
                 self._take_notice(begun)
                 await self._check("model_request")
             ordinal = cast(int, begun)
-            self._ordinal = ordinal
+            self._runner.ordinal = ordinal
             if self.signal.requested:
                 work.event("request.ended", {"request": ordinal, "how": "not_sent"})
                 await self._check("model_request")
@@ -262,10 +252,12 @@ class RunScope:
         ):
             raise CleanupOnly("clean-up may save, release and verify", correlation_id=self.id)
         slots = asyncio.Semaphore(limit) if limit else None
-        states = [self._register(call, table.get(call.name), cleanup) for call in calls]
+        states = [self._runner.register(call, table.get(call.name), cleanup) for call in calls]
         with self._within():
             work = self._work
-            performers = [work.loop.create_task(self._perform(state, slots)) for state in states]
+            performers = [
+                work.loop.create_task(self._runner.perform(state, slots)) for state in states
+            ]
             work.performers.update(performers)
             for performer in performers:
                 performer.add_done_callback(work.performers.discard)
@@ -274,7 +266,7 @@ class RunScope:
                     await asyncio.wait(performers)
             except asyncio.CancelledError:
                 for state, performer in zip(states, performers, strict=True):
-                    self._cut_call(state, performer)
+                    self._runner.cut(state, performer)
                 raise
             for performer in performers:
                 if not performer.cancelled() and (error := performer.exception()) is not None:
@@ -431,6 +423,7 @@ class RunScope:
             return _receipt(record, first=False)
         first = self.signal.request(cause, actor=actor, words=words)
         self._begin()
+        at_work = [state for state in work.calls if state.outcome is None and state.signal]
         with self._within():
             await asyncio.wait({work.request_known}, timeout=work.policy.ack_wait)
         if not work.request_recorded:
@@ -440,9 +433,11 @@ class RunScope:
                 first=first,
                 presses=self.signal.presses,
                 error="the request is not recorded, or not yet",
+                children=_children(at_work),
             )
         # Somebody may have asked through the record while this one was on its way there.
-        return _receipt(await work.store.load(self.id), first=first and work.recorded_first)
+        receipt = _receipt(await work.store.load(self.id), first=first and work.recorded_first)
+        return replace(receipt, children=_children(at_work))
 
     async def stop(
         self,
@@ -496,8 +491,10 @@ class RunScope:
             self._begin()
         work = self._work
         if work.plan is not None and work.plan.cause is None:
-            # The run had come to its own end by itself; the record says which was first.
+            # The run was coming to its end by itself; the record says which was first.
             work.record_request()
+            self._presses_seen = max(self._presses_seen, 1)
+            self._durable_presses = max(self._durable_presses, 1)
         while self._presses_seen < self.signal.presses:
             self._presses_seen += 1
             self._ending.press()
@@ -618,130 +615,6 @@ class RunScope:
             correlation_id=self.id,
         )
 
-    async def _unless_closed(self, future: Future[T], where: str) -> T:
-        """A write's result; taken back, if it has not begun, when the run closes."""
-        wrapped = asyncio.wrap_future(future)
-        if IN_CLEANUP.get():
-            return await wrapped
-        closed = self._work.closed
-        if not wrapped.done() and not closed.done():
-            waiting: list[asyncio.Future[Any]] = [wrapped, closed]
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if not wrapped.done() and future.cancel():
-            await self._check(where)
-        return await wrapped
-
-    def _register(self, call: ToolCall, tool: Tool | None, cleanup: bool) -> CallState:
-        occurrence = call.occurrence
-        while (self._ordinal, call.id, occurrence) in self._seen:
-            occurrence += 1
-        self._seen.add((self._ordinal, call.id, occurrence))
-        if occurrence != call.occurrence:
-            call = replace(call, occurrence=occurrence)
-        arguments = call.arguments if isinstance(call.arguments, Mapping) else {}
-        effect = tool.effect if tool else "read"
-        operation = Operation(
-            key=allocate_key(self._work.record.lineage, self._ordinal, call.id, occurrence),
-            run=self.id,
-            request=self._ordinal,
-            call_id=call.id,
-            occurrence=occurrence,
-            name=call.name,
-            arguments=arguments,
-            fingerprint=fingerprint(call.name, arguments),
-            effect=effect,
-            stage="intended",
-        )
-        state = CallState(call, tool, operation, self._work.loop, cleanup=cleanup)
-        self._work.calls.append(state)
-        return state
-
-    async def _perform(self, state: CallState, slots: asyncio.Semaphore | None) -> None:
-        """Bring one call to its outcome."""
-        work = self._work
-        try:
-            if slots is None:
-                await self._start(state)
-            else:
-                async with slots:
-                    await self._start(state)
-                    await state.ended
-        except StopRequested:
-            self._settle_unstarted(state, "the run was stopped before it started")
-        except (NotRecorded, StoreClosed) as error:
-            work.settle(
-                state,
-                never_started(
-                    state, f"its record could not be written: {error}", cause="not_recorded"
-                ),
-            )
-        await state.ended
-        if not state.done.done():
-            # Once a stop is on, the report says what was not recorded; nobody waits for it here.
-            await asyncio.wait({state.done, work.closed}, return_when=asyncio.FIRST_COMPLETED)
-        await work.pause("after_record")
-
-    def _settle_unstarted(self, state: CallState, reason: str) -> None:
-        cause = self.signal.cause
-        self._work.settle(state, never_started(state, reason, cause=cause.kind if cause else None))
-
-    def _may_start(self, state: CallState) -> bool:
-        """Whether a call may go on towards its start."""
-        if state.outcome is not None:
-            return False
-        return state.cleanup or not (self.signal.requested or self._ending.started)
-
-    async def _start(self, state: CallState) -> None:
-        work = self._work
-        tool = state.tool
-        await work.pause("before_enqueue")
-        if not self._may_start(state):
-            self._settle_unstarted(state, "the run was stopped before it was queued")
-            return
-        if tool is None:
-            work.settle(state, never_started(state, f"there is no tool {state.call.name!r}"))
-            return
-        if not isinstance(state.call.arguments, Mapping):
-            work.settle(state, never_started(state, "its arguments never became whole JSON"))
-            return
-        try:
-            arguments = tool.bind(state.call.arguments)
-            self._give_key(state, tool)
-            asks = tool.asks_first(state.call.arguments)
-        except Exception as error:
-            work.settle(state, never_started(state, f"its arguments do not fit: {error}"))
-            return
-        if asks and not await self._approved(state):
-            return
-        await work.pause("before_start")
-        if not self._may_start(state):
-            self._settle_unstarted(state, "the run was stopped before it started")
-            return
-        if not await self._intend(state, tool):
-            return
-        await work.pause("after_intend")
-        if not self._may_start(state):
-            self._settle_unstarted(state, "the run was stopped before it started")
-            return
-        self._launch(state, tool, arguments)
-
-    async def _approved(self, state: CallState) -> bool:
-        work = self._work
-        approval = state.approval = work.loop.create_future()
-        work.event(
-            "approval.requested",
-            {
-                "call_id": state.call.id,
-                "occurrence": state.call.occurrence,
-                "name": state.call.name,
-            },
-        )
-        refusal = await approval
-        if refusal is not None:
-            work.settle(state, refusal.model_copy(update={"key": state.operation.key}))
-            return False
-        return True
-
     def _waiting(self, call_id: str, occurrence: int) -> asyncio.Future[Outcome | None]:
         for state in self._work.calls:
             if (state.call.id, state.call.occurrence) == (call_id, occurrence) and (
@@ -751,198 +624,6 @@ class RunScope:
         raise ApprovalNotPending(
             f"call {call_id} does not wait for an approval", correlation_id=self.id
         )
-
-    def _give_key(self, state: CallState, tool: Tool) -> None:
-        arguments = state.operation.arguments
-        key = tool.key(arguments) if tool.key else None
-        if key is None and tool.effect in ("write", "detached"):
-            key = self._keys.take(state.operation.fingerprint)
-        if key is not None:
-            state.operation = replace(state.operation, key=key)
-
-    async def _intend(self, state: CallState, tool: Tool) -> bool:
-        """Write the row; True if the call may start."""
-        work = self._work
-        at = work.clock.wall()
-        allocated = state.operation
-        operation = replace(allocated, intended_at=at)
-        if tool.effect in ("write", "detached") and not tool.says_when:
-            operation = replace(
-                operation, stage="dispatched", dispatched_at=at, first_dispatched_at=at
-            )
-        admission = await self._unless_closed(
-            work.store.submit(
-                partial(
-                    ledger.intend,
-                    operation=operation,
-                    at=at,
-                    retention=tool.retention,
-                    cleanup=state.cleanup,
-                ),
-                patience=work.patience(),
-            ),
-            "start",
-        )
-        if isinstance(admission, Closed):
-            self._take_notice(admission)
-            self._settle_unstarted(state, "the run was stopped before it started")
-            return False
-        if isinstance(admission, (Replay, Refuse)):
-            # The row of the key is the earlier operation's; this call gets one of its own.
-            own = allocate_key(
-                work.record.lineage, operation.request, state.call.id, state.call.occurrence
-            )
-            outcome = admission.outcome.model_copy(update={"key": operation.key})
-            state.operation = replace(allocated, key=own)
-            work.settle(state, outcome)
-            return False
-        state.operation = operation
-        state.dispatched = operation.dispatched_at is not None
-        state.stage = "intended"
-        return True
-
-    def _launch(self, state: CallState, tool: Tool, arguments: dict[str, object]) -> None:
-        work = self._work
-        # Clean-up runs while the run's own signal is set: it has one of its own.
-        if state.cleanup:
-            signal = StopSignal(clock=work.clock, deadline=tool.timeout, run=self.id)
-        else:
-            signal = self.signal.child(deadline=tool.timeout)
-        state.signal = signal
-        state.stage = "running"
-        state.started_at = work.clock.monotonic()
-        state.task = work.loop.create_task(self._body(state, tool, arguments, signal))
-        state.task.add_done_callback(partial(self._body_ended, state))
-        if tool.timeout is not None:
-            timer = work.loop.call_later(tool.timeout, self._time_out, state)
-            state.task.add_done_callback(lambda _task: timer.cancel())
-
-    def _time_out(self, state: CallState) -> None:
-        if state.outcome is None and state.task is not None and state.cut_at is None:
-            state.timed_out = True
-            state.task.cancel()
-
-    async def _body(
-        self, state: CallState, tool: Tool, arguments: dict[str, object], signal: StopSignal
-    ) -> object:
-        work = self._work
-        if tool.files is not None:
-            paths = list(tool.files(state.operation.arguments))
-            state.snapshot = await asyncio.to_thread(snapshot, paths)
-        ports = _CallPorts(work, state, self._take_notice)
-        if tool.in_thread:
-            result = await self._in_thread(state, tool, arguments, signal, ports)
-        else:
-            function = cast("Callable[..., Awaitable[object]]", tool.function)
-            if tool.takes_context:
-                context = ToolContext(
-                    signal=signal,
-                    key=state.operation.key,
-                    run=self.id,
-                    attempt=self.attempt,
-                    ports=ports,
-                )
-                result = await function(context, **arguments)
-            else:
-                result = await function(**arguments)
-        state.returned = text_of(result)
-        state.returned_at = work.clock.monotonic()
-        await work.pause("before_record")
-        return None
-
-    async def _in_thread(
-        self,
-        state: CallState,
-        tool: Tool,
-        arguments: dict[str, object],
-        signal: StopSignal,
-        ports: _CallPorts,
-    ) -> object:
-        """Run a plain function in a thread of its own, which an exit of the process ends.
-
-        A pool would not do: asyncio waits at its end for threads of a pool.
-        """
-        future: Future[object] = Future()
-        # Marked as running, it cannot be cancelled: its result is kept even if nobody waits.
-        future.set_running_or_notify_cancel()
-        state.thread = future
-        given: tuple[object, ...] = ()
-        if tool.takes_context:
-            given = (
-                ThreadContext(
-                    signal=signal,
-                    key=state.operation.key,
-                    run=self.id,
-                    attempt=self.attempt,
-                    ports=ports,
-                ),
-            )
-
-        def work() -> None:
-            try:
-                future.set_result(tool.function(*given, **arguments))
-            except BaseException as error:
-                future.set_exception(error)
-
-        future.add_done_callback(partial(self._thread_ended, state))
-        context = contextvars.copy_context()
-        threading.Thread(
-            target=context.run, args=(work,), name=f"stopkit-tool-{tool.name}", daemon=True
-        ).start()
-        return await asyncio.wrap_future(future)
-
-    def _thread_ended(self, state: CallState, future: Future[object]) -> None:
-        def late() -> None:
-            if state.abandoned:
-                error = future.exception()
-                self._work.body_ended(
-                    state, Raised(error) if error else Returned(text_of(future.result()))
-                )
-
-        with contextlib.suppress(RuntimeError):
-            self._work.loop.call_soon_threadsafe(late)
-
-    def _body_ended(self, state: CallState, task: asyncio.Task[object]) -> None:
-        end: BodyEnd
-        if task.cancelled():
-            end = Cancelled()
-        elif (error := task.exception()) is not None:
-            end = Raised(error)
-        else:
-            end = Returned("")
-        if state.returned is not None:
-            end = Returned(state.returned)
-            if state.cut_at is not None and state.returned_at > state.cut_at:
-                self._work.breach(f"{state.label} swallowed its cancellation and went on")
-        elif isinstance(end, Cancelled) and state.thread is not None and not state.thread.done():
-            state.abandoned = True
-            end = StillAtWork()
-            self._work.unconfirmed.append(f"{state.label}: its thread is still at work")
-        if state.snapshot is not None and state.diff is None:
-            state.diff = state.snapshot.compare()
-            self._work.event(
-                "files.changed",
-                {
-                    "key": state.operation.key,
-                    "changed": [list(entry) for entry in state.diff.changed],
-                    "unchanged": [list(entry) for entry in state.diff.unchanged],
-                    "unknown": [list(entry) for entry in state.diff.unknown],
-                },
-            )
-        self._work.body_ended(state, end)
-
-    def _cut_call(self, state: CallState, performer: asyncio.Task[None]) -> None:
-        """End a call that its caller does not wait for any more."""
-        if state.outcome is not None:
-            return
-        if state.stage in ("queued", "intended"):
-            performer.cancel()
-            self._work.settle(state, never_started(state, "its caller was cancelled"))
-        elif state.task is not None and not (
-            state.dispatched and state.effect in ("write", "detached")
-        ):
-            state.cut_at = self._work.clock.monotonic()
-            state.task.cancel()
 
     def _request_ended(self, task: asyncio.Task[object]) -> None:
         work = self._work
@@ -985,89 +666,19 @@ class RunScope:
         )
 
 
-class _InheritedKeys:
-    """The keys that a resumed run takes over: one tool, one set of arguments, one candidate."""
-
-    def __init__(self, operations: Sequence[Operation]) -> None:
-        latest = {operation.key: operation for operation in operations}
-        self._keys: dict[str, list[str]] = {}
-        for operation in latest.values():
-            ran = operation.outcome is not None and operation.outcome.status == "succeeded"
-            if operation.effect in ("write", "detached") and not ran:
-                self._keys.setdefault(operation.fingerprint, []).append(operation.key)
-
-    def take(self, mark: str) -> str | None:
-        keys = self._keys.get(mark, [])
-        return keys.pop() if len(keys) == 1 else None
-
-
-class _CallPorts:
-    """What a tool's context reaches of its run."""
-
-    def __init__(self, work: Work, state: CallState, take_notice: Callable[[Closed], None]) -> None:
-        self._work = work
-        self._state = state
-        self._take_notice = take_notice
-
-    def dispatch(self) -> Future[None]:
-        work = self._work
-        outer: Future[None] = Future()
-        inner = work.store.submit(
-            partial(
-                ledger.dispatch,
-                run=work.run,
-                key=self._state.operation.key,
-                at=work.clock.wall(),
-                cleanup=self._state.cleanup,
-            ),
-            patience=work.patience(),
-        )
-
-        def written(done: Future[Closed | None]) -> None:
-            if (error := done.exception()) is not None:
-                _fail(outer, error)
-            elif (closed := done.result()) is not None:
-                self._take_notice(closed)
-                _fail(outer, StopRequested(cause=closed.cause, where="dispatch"))
-            elif outer.set_running_or_notify_cancel():
-                outer.set_result(None)
-
-        inner.add_done_callback(written)
-        return outer
-
-    def committed(self) -> None:
-        self._state.dispatched = True
-
-    async def paused(self, point: Literal["before_dispatch", "after_dispatch"]) -> None:
-        await self._work.pause(point)
-
-    def output(self, text: str) -> None:
-        self._state.output.append(text)
-
-    def receipt(self, text: str | None, provider_request_id: str | None) -> None:
-        state, work = self._state, self._work
-        if text is not None:
-            state.receipts.append(text)
-        state.provider_request_id = provider_request_id or state.provider_request_id
-        work.write(
-            partial(
-                ledger.add_receipt,
-                run=work.run,
-                key=state.operation.key,
-                receipts=tuple(state.receipts),
-                provider_request_id=state.provider_request_id,
-            ),
-            f"a receipt of {state.label}",
-        )
-
-
-def _fail(future: Future[None], error: BaseException) -> None:
-    if future.set_running_or_notify_cancel():
-        future.set_exception(error)
-
-
 async def _awaited(awaitable: Awaitable[T]) -> T:
     return await awaitable
+
+
+def _children(states: Sequence[CallState]) -> tuple[ChildReceipt, ...]:
+    return tuple(
+        ChildReceipt(
+            state.call.id,
+            state.call.name,
+            state.outcome is not None or (state.signal is not None and state.signal.seen),
+        )
+        for state in states
+    )
 
 
 def _receipt(record: RunRecord, *, first: bool) -> StopReceipt:

@@ -54,6 +54,7 @@ class StopSignal:
         "_parent",
         "_presses",
         "_run",
+        "_seen",
     )
 
     def __init__(
@@ -71,17 +72,29 @@ class StopSignal:
         self._parent: StopSignal | None = None
         self._event: threading.Event | None = None
         self._run = run
+        self._seen = False
 
     @property
     def requested(self) -> bool:
         """True once a stop was asked for, or the deadline has passed."""
         if self._cause is None and self._deadline_at is not None:
             self._look_at_deadline()
-        return self._cause is not None
+        if self._cause is None:
+            return False
+        self._seen = True
+        return True
 
     @property
     def cause(self) -> Cause | None:
         return self._cause
+
+    @property
+    def seen(self) -> bool:
+        """True once somebody has looked at this signal since the request, or was woken by it.
+
+        A signal that a lower layer ignores has no effect: this is how one can tell.
+        """
+        return self._seen
 
     @property
     def presses(self) -> int:
@@ -157,6 +170,7 @@ class StopSignal:
             StopRequested: if not, with the cause and `where`.
         """
         if self._cause is not None or (self._deadline_at is not None and self.requested):
+            self._seen = True
             raise StopRequested(cause=self._cause, where=where, correlation_id=self._run)
 
     async def wait(self) -> Cause:
@@ -219,7 +233,7 @@ class StopSignal:
         return self.on_request(lambda: _soon(loop, scope.cancel))
 
     def as_event(self) -> threading.Event:
-        """A `threading.Event` that is set at the request."""
+        """A `threading.Event` that is set at the request; who waits on it is not `seen`."""
         with self._lock:
             if self._event is None:
                 self._event = threading.Event()
@@ -264,6 +278,7 @@ class StopSignal:
             if timer is not None:
                 timer.cancel()
         if self._cause is not None:
+            self._seen = True
             return True
         if sleeping:
             return False
@@ -293,6 +308,10 @@ def stop_on_signals(
 
     Put it around the whole `async with scope`, so that a second Ctrl-C finds it while the first
     one's stop is still at work.  Main thread only; the handlers before are put back at the end.
+
+    Without this, `asyncio.run` turns the first Ctrl-C into a cancellation, which is a stop too; but
+    the second raises KeyboardInterrupt wherever Python is just then, and the end of the run may
+    remain for `store.take_over`.
     """
 
     def handler(number: int, _frame: FrameType | None) -> None:

@@ -26,17 +26,15 @@ from stopkit.steer import Steer
 from stopkit.stop import Phase, StopPlan, treatment
 from stopkit.store import ledger
 from stopkit.text import FinalText
-from stopkit.work import Work
+from stopkit.work import IN_CLEANUP, Work
 
 T = TypeVar("T")
 
 RECORD_FIRST: Final = 0.25
 """Seconds that the telling waits for the record, at most: a stop never waits for a database."""
 
-IN_CLEANUP: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar(
-    "stopkit_in_cleanup", default=False
-)
-"""True in the tasks that run a scope's clean-up functions."""
+LAST_TURNS: Final = 20
+"""Turns of the loop that what was cut gets at least, so that no wait of 0 s accuses it."""
 
 _log = logging.getLogger("stopkit")
 
@@ -113,8 +111,13 @@ class Ending:
             self._enter("record")
             self._enter("tell")
         in_time = await self._settle()
+        with contextlib.suppress(asyncio.CancelledError):
+            # The callbacks of what ended last tell of it before the account.
+            await asyncio.sleep(0)
         self._enter("account")
         settlements = work.account()
+        for performer in list(work.performers):
+            performer.cancel()
         for text in work.texts:
             if not text.finished:
                 text.flush()
@@ -149,12 +152,11 @@ class Ending:
             "the end of the run",
         )
         await self._until_written([finished], self._deadline)
-        if finished.done() or finished.cancel():
-            # Cancelled in the queue: it will not be written behind the report's back.
-            if finished.cancelled():
-                work.not_persisted.append("the end of the run")
-        else:
-            work.not_persisted.append("the end of the run, which was being written")
+        if not finished.done():
+            # What is still in the queue is not written behind the report's back.
+            work.withdraw_writes()
+            if not finished.done():
+                work.not_persisted.append("the end of the run, which was being written")
         record = await self._record_after(finished)
         if record is not None:
             work.record = record
@@ -292,8 +294,9 @@ class Ending:
     def _open_work(self) -> Iterable[asyncio.Future[Any]]:
         work = self._work
         for state in work.calls:
+            # Its outcome, not its task: that is done one turn before its callback has judged it.
             if state.task is not None and state not in self._kept:
-                yield state.task
+                yield state.ended
         yield from work.requests
         yield from self._helpers
         yield work.body_left
@@ -380,6 +383,7 @@ class Ending:
         if self._work.store.pause is not None:
             held = self._work.loop.create_task(self._held(point))
             await self._until(lambda: [held], self._deadline)
+            held.cancel()
 
     async def _held(self, point: PausePoint) -> object:
         await self._work.pause(point)
@@ -430,13 +434,19 @@ class Ending:
         may add work.  Cancellation is absorbed.
         """
         work = self._work
+        turns = LAST_TURNS
         while True:
             waiting: list[asyncio.Future[Any]] = [future for future in open_() if not future.done()]
             if not waiting:
                 return True
             left = until() - work.clock.monotonic()
             if left <= 0:
-                return False
+                if turns == 0:
+                    return False
+                turns -= 1
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)
+                continue
             wake = self._wake = work.loop.create_future()
             gate = _Gate(len(waiting), wake)
             timer = work.loop.call_later(left, _set, wake)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from pydantic import JsonValue
 
 from stopkit.call import BodyEnd, CallState, StillAtWork, judge, never_started
-from stopkit.errors import NotRecorded, StopkitError, StoreClosed
+from stopkit.errors import NotRecorded, StopkitError, StopRequested, StoreClosed
 from stopkit.events import EventKind
 from stopkit.history import SendableHistory
 from stopkit.outcome import Evidence, Outcome
@@ -42,6 +43,11 @@ Complete: TypeAlias = Callable[[Sequence[object], Mapping[str, Evidence]], Senda
 Cleanup: TypeAlias = Callable[[], Awaitable[object]]
 
 WRITE_PATIENCE: Final = 5.0
+
+IN_CLEANUP: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar(
+    "stopkit_in_cleanup", default=False
+)
+"""True in the tasks that run a scope's clean-up functions."""
 
 
 class Work:
@@ -81,6 +87,8 @@ class Work:
         self.loop = loop
         self.closed: asyncio.Future[None] = loop.create_future()
         self.body_left: asyncio.Future[None] = loop.create_future()
+        # Until the block is entered there is no code of the run's own to wait for.
+        self.body_left.set_result(None)
         self.request_known: asyncio.Future[None] = loop.create_future()
 
     @property
@@ -103,6 +111,22 @@ class Work:
         self._writes.add(future)
         future.add_done_callback(partial(self._written, what=what))
         return future
+
+    async def unless_closed(self, future: Future[T]) -> T:
+        """A write's result; taken back, if it has not begun, when the run closes.
+
+        Raises:
+            StopRequested: where it was taken back.
+        """
+        wrapped = asyncio.wrap_future(future)
+        # Clean-up starts after the close.
+        if not IN_CLEANUP.get():
+            if not wrapped.done() and not self.closed.done():
+                waiting: list[asyncio.Future[Any]] = [wrapped, self.closed]
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if not wrapped.done() and future.cancel():
+                raise StopRequested(cause=self.signal.cause, correlation_id=self.run)
+        return await wrapped
 
     def event(self, kind: EventKind, data: Mapping[str, JsonValue]) -> Future[None]:
         at = self.clock.wall()
@@ -129,6 +153,11 @@ class Work:
         """Report code that went on after it was told to end."""
         self.breaches.append(what)
         self.event("breach", {"what": what})
+
+    def withdraw_writes(self) -> None:
+        """Take back every write that has not begun."""
+        for future in list(self._writes):
+            future.cancel()
 
     def settle(self, state: CallState, outcome: Outcome) -> Outcome:
         """Give a call its outcome, in memory at once, and record it.  The first one stays."""
@@ -243,6 +272,7 @@ class Work:
     def _written(self, future: Future[Any], *, what: str) -> None:
         self._writes.discard(future)
         if future.cancelled():
+            self.not_persisted.append(what)
             return
         error = future.exception()
         if isinstance(error, (NotRecorded, StoreClosed)):

@@ -9,153 +9,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
-import sqlalchemy as sa
 from pydantic import JsonValue
 
 from stopkit.errors import ReconcileRequired, RunConflict, RunNotFound
 from stopkit.events import Event, EventKind
 from stopkit.operation import (
     Admission,
-    EffectClass,
     Go,
     Operation,
-    Stage,
     admit,
     outcome_of_lost_worker,
 )
-from stopkit.outcome import Outcome, parse_outcome
+from stopkit.outcome import Outcome
 from stopkit.run import End, RunRecord, RunStatus, move, requestable
 from stopkit.steer import Steer, SteerStatus
-from stopkit.stop import Cause, CauseKind
-from stopkit.store import schema
+from stopkit.stop import Cause
+from stopkit.store import statements as q
 from stopkit.store.codec import dumps, loads, loads_object
-from stopkit.store.tx import Row, Tx, Value
-
-_RUNS = schema.runs
-_OPS = schema.operations
-_STEERS = schema.steers
-_MESSAGES = schema.messages
-_REPAIRS = schema.repairs
-_EVENTS = schema.events
-
-_RUN_COLUMNS: Final = tuple(column.name for column in _RUNS.columns)
-_OP_COLUMNS: Final = tuple(column.name for column in _OPS.columns)
-
-_BY_RUN: Final[sa.BindParameter[str]] = sa.bindparam("run")
-_GET_RUN: Final = sa.select(_RUNS).where(_RUNS.c.id == _BY_RUN)
-_LIST_RUNS: Final = (
-    sa.select(_RUNS)
-    .where(_RUNS.c.session == sa.bindparam("session"))
-    .order_by(_RUNS.c.opened_at, _RUNS.c.attempt)
+from stopkit.store.rows import (
+    cause_parameters,
+    operation_of,
+    operation_parameters,
+    run_of,
+    run_parameters,
 )
-_LAST_ATTEMPT: Final = (
-    sa.select(_RUNS)
-    .where(_RUNS.c.lineage == sa.bindparam("lineage"))
-    .order_by(_RUNS.c.attempt.desc())
-    .limit(1)
-)
-_LIST_LINEAGE: Final = (
-    sa.select(_RUNS).where(_RUNS.c.lineage == sa.bindparam("lineage")).order_by(_RUNS.c.attempt)
-)
-_BEING_STOPPED: Final = sa.select(_RUNS).where(
-    _RUNS.c.status.in_([sa.literal_column("'cancel_requested'"), sa.literal_column("'cancelling'")])
-)
-_INSERT_RUN: Final = sa.insert(_RUNS)
-_MOVE_RUN: Final = (
-    sa.update(_RUNS)
-    .where(_RUNS.c.id == _BY_RUN, _RUNS.c.version == sa.bindparam("expected"))
-    .values(
-        status=sa.bindparam("status"),
-        version=_RUNS.c.version + 1,
-        cause_kind=sa.bindparam("cause_kind"),
-        cause_at=sa.bindparam("cause_at"),
-        cause_actor=sa.bindparam("cause_actor"),
-        cause_words=sa.bindparam("cause_words"),
-        presses=sa.bindparam("presses"),
-        cancel_requested_at=sa.bindparam("cancel_requested_at"),
-        terminal_at=sa.bindparam("terminal_at"),
-        end=sa.bindparam("end"),
-        failure=sa.bindparam("failure"),
-    )
-)
-_PRESS: Final = sa.update(_RUNS).where(_RUNS.c.id == _BY_RUN).values(presses=_RUNS.c.presses + 1)
-_COUNT_REQUEST: Final = (
-    sa.update(_RUNS).where(_RUNS.c.id == _BY_RUN).values(requests=_RUNS.c.requests + 1)
-)
-_SET_ACTIVE: Final = (
-    sa.update(_RUNS).where(_RUNS.c.id == _BY_RUN).values(active_call=sa.bindparam("call"))
-)
-
-_GET_OP: Final = sa.select(_OPS).where(_OPS.c.run == _BY_RUN, _OPS.c.key == sa.bindparam("key"))
-_LIST_OPS: Final = (
-    sa.select(_OPS)
-    .where(_OPS.c.run == _BY_RUN)
-    .order_by(_OPS.c.request, _OPS.c.call_id, _OPS.c.occurrence)
-)
-_OPS_BY_KEY: Final = sa.select(_OPS).where(_OPS.c.key == sa.bindparam("key"))
-_INSERT_OP: Final = sa.insert(_OPS)
-_DISPATCH_OP: Final = (
-    sa.update(_OPS)
-    .where(
-        _OPS.c.run == _BY_RUN,
-        _OPS.c.key == sa.bindparam("op"),
-        _OPS.c.stage == sa.literal_column("'intended'"),
-    )
-    .values(
-        stage="dispatched",
-        dispatched_at=sa.bindparam("at"),
-        first_dispatched_at=sa.func.coalesce(_OPS.c.first_dispatched_at, sa.bindparam("at")),
-    )
-)
-_SETTLE_OP: Final = (
-    sa.update(_OPS)
-    .where(_OPS.c.run == _BY_RUN, _OPS.c.key == sa.bindparam("op"))
-    .values(
-        stage="settled",
-        settled_at=sa.bindparam("at"),
-        outcome=sa.bindparam("settled"),
-        receipts=sa.bindparam("proofs"),
-        provider_request_id=sa.bindparam("request_id"),
-        decided_by=sa.bindparam("person"),
-    )
-)
-_ADD_RECEIPT: Final = (
-    sa.update(_OPS)
-    .where(_OPS.c.run == _BY_RUN, _OPS.c.key == sa.bindparam("op"))
-    .values(receipts=sa.bindparam("proofs"), provider_request_id=sa.bindparam("request_id"))
-)
-
-_INSERT_STEER: Final = sa.insert(_STEERS)
-_MOVE_STEER: Final = (
-    sa.update(_STEERS)
-    .where(_STEERS.c.id == sa.bindparam("steer"))
-    .values(status=sa.bindparam("to"), proof=sa.bindparam("shown"))
-)
-_KEPT_STEERS: Final = (
-    sa.update(_STEERS)
-    .where(_STEERS.c.run == _BY_RUN, _STEERS.c.status == sa.literal_column("'queued'"))
-    .values(run=sa.bindparam("to"))
-)
-_LIST_STEERS: Final = (
-    sa.select(_STEERS.c.id, _STEERS.c.run, _STEERS.c.content, _STEERS.c.status, _STEERS.c.proof)
-    .where(_STEERS.c.run == _BY_RUN)
-    .order_by(_STEERS.c.ordinal)
-)
-_COUNT_STEERS: Final = sa.select(sa.func.count()).where(_STEERS.c.run == _BY_RUN)
-
-_INSERT_MESSAGE: Final = sa.insert(_MESSAGES)
-_INSERT_REPAIR: Final = sa.insert(_REPAIRS)
-_LIST_MESSAGES: Final = (
-    sa.select(_MESSAGES.c.body).where(_MESSAGES.c.run == _BY_RUN).order_by(_MESSAGES.c.ordinal)
-)
-_LIST_REPAIRS: Final = (
-    sa.select(_REPAIRS.c.body).where(_REPAIRS.c.run == _BY_RUN).order_by(_REPAIRS.c.ordinal)
-)
-_LIST_EVENTS: Final = (
-    sa.select(_EVENTS)
-    .where(_EVENTS.c.run == _BY_RUN, _EVENTS.c.seq > sa.bindparam("after"))
-    .order_by(_EVENTS.c.seq)
-)
+from stopkit.store.tx import Tx
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +45,26 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
+class ChildReceipt:
+    """One call that was at work when a stop was asked for.
+
+    `observed`: its code has looked at its signal since, or was woken by it.
+    """
+
+    call_id: str
+    name: str
+    observed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StopReceipt:
     """What became of a request to stop.
 
     `recorded` is True only once the request is committed; `status` and `version` are the
     record's, None where it could not be written, which `error` explains.  `first` is False for a
     repeat, and for a run that had ended; neither changes the record.  Nothing here says that
-    anybody saw it: `observed` is whether the worker had by then.
+    anybody saw it: `observed` is whether the worker had by then, and `children` says it of each
+    call at work, where the run is this process's.
     """
 
     run: str
@@ -185,10 +76,11 @@ class StopReceipt:
     observed: bool = False
     version: int | None = None
     error: str | None = None
+    children: tuple[ChildReceipt, ...] = ()
 
 
 def insert_run(tx: Tx, record: RunRecord, at: float) -> RunRecord:
-    tx.execute(_INSERT_RUN, _run_parameters(record))
+    tx.execute(q.INSERT_RUN, run_parameters(record))
     tx.event(
         record.id,
         "run.opened",
@@ -206,18 +98,18 @@ def insert_run(tx: Tx, record: RunRecord, at: float) -> RunRecord:
 
 
 def load_run(tx: Tx, run: str) -> RunRecord:
-    row = tx.row(_GET_RUN, {"run": run})
+    row = tx.row(q.GET_RUN, {"run": run})
     if row is None:
         raise RunNotFound(f"no run {run} in this store", correlation_id=run)
-    return _run(row)
+    return run_of(row)
 
 
 def runs_of_session(tx: Tx, session: str) -> tuple[RunRecord, ...]:
-    return tuple(_run(row) for row in tx.rows(_LIST_RUNS, {"session": session}))
+    return tuple(run_of(row) for row in tx.rows(q.LIST_RUNS, {"session": session}))
 
 
 def runs_being_stopped(tx: Tx) -> tuple[RunRecord, ...]:
-    return tuple(_run(row) for row in tx.rows(_BEING_STOPPED, {}))
+    return tuple(run_of(row) for row in tx.rows(q.BEING_STOPPED, {}))
 
 
 def move_run(
@@ -250,12 +142,12 @@ def move_run(
     move(record.status, to, run=run)
     asked = record.cause or cause
     moved = tx.execute(
-        _MOVE_RUN,
+        q.MOVE_RUN,
         {
             "run": run,
             "expected": record.version,
             "status": to,
-            **_cause_parameters(asked),
+            **cause_parameters(asked),
             "presses": max(record.presses, presses, 1 if asked else 0),
             "cancel_requested_at": (at if to == "cancel_requested" else record.cancel_requested_at),
             "terminal_at": at if to in ("cancelled", "completed", "failed") else None,
@@ -290,7 +182,7 @@ def request_stop(tx: Tx, run: str, cause: Cause, at: float) -> StopReceipt:
             cause=cause,
         )
     elif record.status in ("cancel_requested", "cancelling"):
-        tx.execute(_PRESS, {"run": run})
+        tx.execute(q.PRESS, {"run": run})
         record = load_run(tx, run)
     return StopReceipt(
         run=run,
@@ -306,7 +198,7 @@ def request_stop(tx: Tx, run: str, cause: Cause, at: float) -> StopReceipt:
 
 def press(tx: Tx, run: str) -> None:
     """Count a repeated request."""
-    tx.execute(_PRESS, {"run": run})
+    tx.execute(q.PRESS, {"run": run})
 
 
 def observe_stop(tx: Tx, run: str, cause: Cause | None, at: float) -> RunRecord:
@@ -326,7 +218,7 @@ def begin_request(tx: Tx, run: str, at: float) -> int | Closed:
     record = load_run(tx, run)
     if record.status != "running":
         return Closed(record.status, record.cause)
-    tx.execute(_COUNT_REQUEST, {"run": run})
+    tx.execute(q.COUNT_REQUEST, {"run": run})
     ordinal = record.requests + 1
     tx.event(run, "request.started", at, {"request": ordinal})
     return ordinal
@@ -349,16 +241,16 @@ def intend(
     admission = admit(earlier, fingerprint=operation.fingerprint, now=at, retention=retention)
     if not isinstance(admission, Go):
         return admission
-    parameters = _op_parameters(operation)
+    parameters = operation_parameters(operation)
     if earlier is not None:
         parameters["first_dispatched_at"] = (
             earlier.first_dispatched_at or operation.first_dispatched_at
         )
         if earlier.run == operation.run:
             # The same key again within one run is the same row: its earlier attempt had no effect.
-            tx.execute(_DELETE_OP, {"run": operation.run, "key": operation.key})
-    tx.execute(_INSERT_OP, parameters)
-    tx.execute(_SET_ACTIVE, {"run": operation.run, "call": operation.call_id})
+            tx.execute(q.DELETE_OP, {"run": operation.run, "key": operation.key})
+    tx.execute(q.INSERT_OP, parameters)
+    tx.execute(q.SET_ACTIVE, {"run": operation.run, "call": operation.call_id})
     tx.event(
         operation.run,
         "call.intended",
@@ -381,11 +273,8 @@ def intend(
 
 def insert_compensation(tx: Tx, undo: Operation, by: str, at: float) -> None:
     """Write the row of an undo, which a person asked for after its run."""
-    tx.execute(_INSERT_OP, _op_parameters(undo))
+    tx.execute(q.INSERT_OP, operation_parameters(undo))
     tx.event(undo.run, "call.dispatched", at, {"key": undo.key, "compensation": True, "by": by})
-
-
-_DELETE_OP: Final = sa.delete(_OPS).where(_OPS.c.run == _BY_RUN, _OPS.c.key == sa.bindparam("key"))
 
 
 def dispatch(tx: Tx, run: str, key: str, at: float, *, cleanup: bool = False) -> Closed | None:
@@ -395,7 +284,7 @@ def dispatch(tx: Tx, run: str, key: str, at: float, *, cleanup: bool = False) ->
         cleanup and record.status in ("cancel_requested", "cancelling")
     ):
         return Closed(record.status, record.cause)
-    if tx.execute(_DISPATCH_OP, {"run": run, "op": key, "at": at}).rowcount:
+    if tx.execute(q.DISPATCH_OP, {"run": run, "op": key, "at": at}).rowcount:
         tx.event(run, "call.dispatched", at, {"key": key})
     return None
 
@@ -418,7 +307,7 @@ def settle(tx: Tx, settlement: Settlement, at: float) -> Outcome:
     wanted = settlement.operation
     operation = _get_operation(tx, wanted.run, wanted.key)
     if operation is None:
-        tx.execute(_INSERT_OP, _op_parameters(wanted))
+        tx.execute(q.INSERT_OP, operation_parameters(wanted))
         operation = wanted
     late = operation.outcome is not None
     if late:
@@ -432,7 +321,7 @@ def settle(tx: Tx, settlement: Settlement, at: float) -> Outcome:
             at,
             {"key": wanted.key, "call_id": wanted.call_id, **_outcome_data(settlement.outcome)},
         )
-        if before.status != "unknown" or settlement.outcome.status not in ("succeeded", "failed"):
+        if not _says_more(settlement.outcome, before):
             return before
     _write_outcome(
         tx,
@@ -468,11 +357,20 @@ def settle(tx: Tx, settlement: Settlement, at: float) -> Outcome:
     return settlement.outcome
 
 
+def _says_more(late: Outcome, before: Outcome) -> bool:
+    """Whether a late result settles what was unknown, without unsettling what was known."""
+    if before.status != "unknown":
+        return False
+    if late.status == "failed":
+        return late.effects != "unverified" or before.effects == "unverified"
+    return late.status == "succeeded"
+
+
 def add_receipt(
     tx: Tx, run: str, key: str, *, receipts: Sequence[str], provider_request_id: str | None
 ) -> None:
     tx.execute(
-        _ADD_RECEIPT,
+        q.ADD_RECEIPT,
         {
             "run": run,
             "op": key,
@@ -539,8 +437,6 @@ def finish_run(
     for steer in steers:
         move_steer(tx, steer, at)
     record = load_run(tx, run)
-    if record.status == "queued":
-        record = move_run(tx, run, "running", at, kind="run.running")
     if cause is not None or record.status == "cancel_requested":
         # What could not be written at its time, or was asked for as the run came to its end.
         record = observe_stop(tx, run, cause or record.cause, at)
@@ -617,9 +513,9 @@ def resume_run(tx: Tx, old: str, new: RunRecord, at: float) -> RunRecord:
             run_status=record.status,
             correlation_id=old,
         )
-    last = tx.row(_LAST_ATTEMPT, {"lineage": record.lineage})
+    last = tx.row(q.LAST_ATTEMPT, {"lineage": record.lineage})
     assert last is not None
-    if not record.terminal or _run(last).id != old:
+    if not record.terminal or run_of(last).id != old:
         raise RunConflict(
             f"run {old} is {record.status}; only the last attempt can be resumed, after its end",
             run_status=record.status,
@@ -629,7 +525,7 @@ def resume_run(tx: Tx, old: str, new: RunRecord, at: float) -> RunRecord:
     append_messages(tx, new.id, 0, messages_of(tx, old))
     append_repairs(tx, new.id, 0, repairs_of(tx, old))
     # Steers that were kept for this attempt; all others have their end.
-    tx.execute(_KEPT_STEERS, {"run": old, "to": new.id})
+    tx.execute(q.KEPT_STEERS, {"run": old, "to": new.id})
     for steer in steers_of(tx, new.id):
         tx.event(new.id, "steer.queued", at, {"steer": steer.id, "kept_from": old})
     return new
@@ -643,7 +539,7 @@ def get_operation(tx: Tx, run: str, key: str) -> Operation:
 
 
 def operations_of(tx: Tx, run: str) -> tuple[Operation, ...]:
-    return tuple(_operation(row) for row in tx.rows(_LIST_OPS, {"run": run}))
+    return tuple(operation_of(row) for row in tx.rows(q.LIST_OPS, {"run": run}))
 
 
 def pending_of(tx: Tx, run: str) -> tuple[Operation, ...]:
@@ -654,13 +550,13 @@ def operations_of_lineage(tx: Tx, lineage: str) -> tuple[Operation, ...]:
     """The operations of all attempts, the latest attempt's last."""
     return tuple(
         operation
-        for row in tx.rows(_LIST_LINEAGE, {"lineage": lineage})
-        for operation in operations_of(tx, _run(row).id)
+        for row in tx.rows(q.LIST_LINEAGE, {"lineage": lineage})
+        for operation in operations_of(tx, run_of(row).id)
     )
 
 
 def latest_with_key(tx: Tx, key: str) -> Operation | None:
-    found = [_operation(row) for row in tx.rows(_OPS_BY_KEY, {"key": key})]
+    found = [operation_of(row) for row in tx.rows(q.OPS_BY_KEY, {"key": key})]
     # What happened once stays the answer, whatever a later attempt came to.
     return max(
         found,
@@ -673,9 +569,9 @@ def latest_with_key(tx: Tx, key: str) -> Operation | None:
 
 
 def add_steer(tx: Tx, steer: Steer, at: float) -> None:
-    count = tx.row(_COUNT_STEERS, {"run": steer.run})
+    count = tx.row(q.COUNT_STEERS, {"run": steer.run})
     tx.execute(
-        _INSERT_STEER,
+        q.INSERT_STEER,
         {
             "id": steer.id,
             "run": steer.run,
@@ -704,7 +600,7 @@ def move_steer(tx: Tx, steer: Steer, at: float) -> None:
     stored = {found.id: found for found in steers_of(tx, steer.run)}.get(steer.id)
     if stored is None or stored.status == steer.status:
         return
-    tx.execute(_MOVE_STEER, {"steer": steer.id, "to": steer.status, "shown": steer.proof})
+    tx.execute(q.MOVE_STEER, {"steer": steer.id, "to": steer.status, "shown": steer.proof})
     tx.event(steer.run, _STEER_KINDS[steer.status], at, {"steer": steer.id, "proof": steer.proof})
 
 
@@ -717,26 +613,26 @@ def steers_of(tx: Tx, run: str) -> tuple[Steer, ...]:
             cast(SteerStatus, row[3]),
             cast("str | None", row[4]),
         )
-        for row in tx.rows(_LIST_STEERS, {"run": run})
+        for row in tx.rows(q.LIST_STEERS, {"run": run})
     )
 
 
 def append_messages(tx: Tx, run: str, start: int, bodies: Sequence[object]) -> None:
     for ordinal, body in enumerate(bodies, start):
-        tx.execute(_INSERT_MESSAGE, {"run": run, "ordinal": ordinal, "body": dumps(body)})
+        tx.execute(q.INSERT_MESSAGE, {"run": run, "ordinal": ordinal, "body": dumps(body)})
 
 
 def append_repairs(tx: Tx, run: str, start: int, bodies: Sequence[object]) -> None:
     for ordinal, body in enumerate(bodies, start):
-        tx.execute(_INSERT_REPAIR, {"run": run, "ordinal": ordinal, "body": dumps(body)})
+        tx.execute(q.INSERT_REPAIR, {"run": run, "ordinal": ordinal, "body": dumps(body)})
 
 
 def messages_of(tx: Tx, run: str) -> tuple[JsonValue, ...]:
-    return tuple(loads(str(row[0])) for row in tx.rows(_LIST_MESSAGES, {"run": run}))
+    return tuple(loads(str(row[0])) for row in tx.rows(q.LIST_MESSAGES, {"run": run}))
 
 
 def repairs_of(tx: Tx, run: str) -> tuple[JsonValue, ...]:
-    return tuple(loads(str(row[0])) for row in tx.rows(_LIST_REPAIRS, {"run": run}))
+    return tuple(loads(str(row[0])) for row in tx.rows(q.LIST_REPAIRS, {"run": run}))
 
 
 def events_of(tx: Tx, run: str, after: int = 0) -> tuple[Event, ...]:
@@ -748,7 +644,7 @@ def events_of(tx: Tx, run: str, after: int = 0) -> tuple[Event, ...]:
             cast(EventKind, row[3]),
             loads_object(str(row[4])),
         )
-        for row in tx.rows(_LIST_EVENTS, {"run": run, "after": after})
+        for row in tx.rows(q.LIST_EVENTS, {"run": run, "after": after})
     )
 
 
@@ -767,7 +663,7 @@ def _write_outcome(
     decided_by: str | None,
 ) -> None:
     tx.execute(
-        _SETTLE_OP,
+        q.SETTLE_OP,
         {
             "run": operation.run,
             "op": operation.key,
@@ -790,110 +686,5 @@ def _outcome_data(outcome: Outcome) -> dict[str, JsonValue]:
 
 
 def _get_operation(tx: Tx, run: str, key: str) -> Operation | None:
-    row = tx.row(_GET_OP, {"run": run, "key": key})
-    return None if row is None else _operation(row)
-
-
-def _cause_parameters(cause: Cause | None) -> dict[str, Value]:
-    if cause is None:
-        return dict.fromkeys(("cause_kind", "cause_at", "cause_actor", "cause_words"))
-    return {
-        "cause_kind": cause.kind,
-        "cause_at": cause.at,
-        "cause_actor": cause.actor,
-        "cause_words": cause.words,
-    }
-
-
-def _run_parameters(record: RunRecord) -> dict[str, Value]:
-    return {
-        "id": record.id,
-        "session": record.session,
-        "tenant": record.tenant,
-        "lineage": record.lineage,
-        "attempt": record.attempt,
-        "resumed_from": record.resumed_from,
-        "parent": record.parent,
-        "status": record.status,
-        "version": record.version,
-        "requests": record.requests,
-        "opened_at": record.opened_at,
-        "deadline_at": record.deadline_at,
-        **_cause_parameters(record.cause),
-        "presses": record.presses,
-        "cancel_requested_at": record.cancel_requested_at,
-        "terminal_at": record.terminal_at,
-        "end": record.end,
-        "failure": record.failure,
-        "active_call": record.active_call,
-    }
-
-
-def _run(row: Row) -> RunRecord:
-    found = dict(zip(_RUN_COLUMNS, row, strict=True))
-    kind = found.pop("cause_kind")
-    at = found.pop("cause_at")
-    actor = found.pop("cause_actor")
-    words = found.pop("cause_words")
-    cause = (
-        None
-        if kind is None
-        else Cause(
-            cast(CauseKind, kind),
-            cast(float, at),
-            cast("str | None", actor),
-            cast("str | None", words),
-        )
-    )
-    return RunRecord(**found, cause=cause)  # type: ignore[arg-type]
-
-
-def _op_parameters(operation: Operation) -> dict[str, Value]:
-    outcome = operation.outcome
-    return {
-        "run": operation.run,
-        "key": operation.key,
-        "request": operation.request,
-        "call_id": operation.call_id,
-        "occurrence": operation.occurrence,
-        "name": operation.name,
-        "arguments": dumps(dict(operation.arguments)),
-        "fingerprint": operation.fingerprint,
-        "effect": operation.effect,
-        "stage": operation.stage,
-        "intended_at": operation.intended_at,
-        "dispatched_at": operation.dispatched_at,
-        "first_dispatched_at": operation.first_dispatched_at,
-        "settled_at": operation.settled_at,
-        "outcome": None if outcome is None else outcome.model_dump_json(),
-        "receipts": dumps(list(operation.receipts)),
-        "provider_request_id": operation.provider_request_id,
-        "decided_by": operation.decided_by,
-    }
-
-
-def _operation(row: Row) -> Operation:
-    found = dict(zip(_OP_COLUMNS, row, strict=True))
-    outcome = found["outcome"]
-    return Operation(
-        key=str(found["key"]),
-        run=str(found["run"]),
-        request=cast(int, found["request"]),
-        call_id=str(found["call_id"]),
-        occurrence=cast(int, found["occurrence"]),
-        name=str(found["name"]),
-        arguments=loads_object(str(found["arguments"])),
-        fingerprint=str(found["fingerprint"]),
-        effect=cast(EffectClass, found["effect"]),
-        stage=cast(Stage, found["stage"]),
-        intended_at=cast("float | None", found["intended_at"]),
-        dispatched_at=cast("float | None", found["dispatched_at"]),
-        first_dispatched_at=cast("float | None", found["first_dispatched_at"]),
-        settled_at=cast("float | None", found["settled_at"]),
-        outcome=None if outcome is None else parse_outcome(loads_object(str(outcome))),
-        receipts=tuple(
-            str(receipt) for receipt in cast("list[str]", loads(str(found["receipts"])))
-        ),
-        provider_request_id=cast("str | None", found["provider_request_id"]),
-        decided_by=cast("str | None", found["decided_by"]),
-    )
+    row = tx.row(q.GET_OP, {"run": run, "key": key})
+    return None if row is None else operation_of(row)

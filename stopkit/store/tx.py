@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol, TypeAlias, cast
 
 import sqlalchemy as sa
@@ -45,13 +44,17 @@ _INSERT_EVENT: Final = sa.insert(_EVENTS).values(
 )
 
 
+_COMPILED: Final[dict[str, dict[Statement, tuple[str, dict[str, Value]]]]] = {}
+"""By dialect; the statements are constants, so this stays small."""
+
+
 class Tx:
     """Statements of this module's callers are module constants: each is compiled once."""
 
     def __init__(self, connection: sqlite3.Connection, dialect: sa.Dialect) -> None:
         self._connection = connection
         self._dialect = dialect
-        self._compiled: dict[Statement, tuple[str, dict[str, Value]]] = {}
+        self._compiled = _COMPILED.setdefault(dialect.name, {})
 
     def execute(self, statement: Statement, parameters: Mapping[str, Value]) -> Cursor:
         compiled = self._compiled.get(statement)
@@ -71,20 +74,6 @@ class Tx:
     def event(self, run: str, kind: EventKind, at: float, data: Mapping[str, JsonValue]) -> None:
         """Add the run's next event."""
         self.execute(_INSERT_EVENT, {"run": run, "at": at, "kind": kind, "data": dumps(dict(data))})
-
-    @contextlib.contextmanager
-    def savepoint(self) -> Iterator[None]:
-        """Undo what is inside, and only that, if it raises."""
-        self._connection.execute("SAVEPOINT job")
-        try:
-            yield
-        except BaseException:
-            # After some faults (a full disk) the whole transaction is gone already.
-            with contextlib.suppress(sqlite3.Error):
-                self._connection.execute("ROLLBACK TO job")
-                self._connection.execute("RELEASE job")
-            raise
-        self._connection.execute("RELEASE job")
 
     def _compile(self, statement: Statement) -> tuple[str, dict[str, Value]]:
         """The text of a statement, and the values that it brings itself."""

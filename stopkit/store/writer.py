@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final, Generic, Protocol, TypeVar
 
-from stopkit.errors import NotRecorded, StopkitError, StoreClosed
+from stopkit.errors import NotRecorded, StoreClosed
 from stopkit.store.tx import Tx
 
 T = TypeVar("T")
@@ -68,10 +68,10 @@ class Writer:
             raise NotRecorded(f"the store cannot be opened: {error}") from error
 
     def submit(self, apply: Callable[[Tx], T], *, patience: float) -> Future[T]:
-        """Run `apply` in the next transaction.
+        """Run `apply` in the next transaction; it may be run more than once, on fresh data.
 
         The future fails with `NotRecorded` where that could not be committed within `patience`
-        seconds, and with whatever `StopkitError` `apply` raised.  A future that is cancelled before
+        seconds, and with whatever `apply` raised.  A future that is cancelled before
         its transaction began has changed nothing.
         """
         job = _Job(apply, time.monotonic() + patience)
@@ -126,33 +126,39 @@ class Writer:
         return False
 
     def _transact(self, driver: Driver, jobs: list[_Job[object]]) -> list[_Job[object]]:
-        """Commit what can be committed; returns the jobs that go on waiting for the lock."""
-        try:
-            tx = driver.begin()
-        except Exception as error:
-            return self._begin_failed(jobs, error)
-        done: list[tuple[_Job[object], object]] = []
-        try:
-            for job in jobs:
-                if not job.future.set_running_or_notify_cancel():
-                    continue
-                try:
-                    with tx.savepoint():
-                        result = job.apply(tx)
-                except StopkitError as error:
-                    job.future.set_exception(error)
-                else:
-                    done.append((job, result))
-            driver.commit()
-        except Exception as error:
-            driver.rollback()
-            for job in jobs:
-                if not job.future.done():
-                    job.future.set_exception(_not_recorded(error))
+        """Commit what can be committed; returns the jobs that go on waiting for the lock.
+
+        A job that refuses takes its transaction with it, and the others run again: refusals are
+        rare, and a savepoint for each job would cost all of them.
+        """
+        started = False
+        while True:
+            try:
+                tx = driver.begin()
+            except Exception as error:
+                if not started:
+                    return self._begin_failed(jobs, error)
+                _fail(jobs, error)
+                return []
+            if not started:
+                started = True
+                jobs = [job for job in jobs if job.future.set_running_or_notify_cancel()]
+            results: list[object] = []
+            try:
+                for job in jobs:
+                    results.append(job.apply(tx))  # noqa: PERF401
+                driver.commit()
+            except sqlite3.Error as error:
+                driver.rollback()
+                _fail(jobs, error)
+                return []
+            except Exception as error:
+                driver.rollback()
+                jobs.pop(len(results)).future.set_exception(error)
+                continue
+            for job, result in zip(jobs, results, strict=True):
+                job.future.set_result(result)
             return []
-        for job, result in done:
-            job.future.set_result(result)
-        return []
 
     @staticmethod
     def _begin_failed(jobs: list[_Job[object]], error: Exception) -> list[_Job[object]]:
@@ -173,6 +179,11 @@ class Writer:
         with contextlib.suppress(sqlite3.Error):
             if driver.changed_by_others():
                 self._on_notice(driver.read())
+
+
+def _fail(jobs: list[_Job[object]], error: Exception) -> None:
+    for job in jobs:
+        job.future.set_exception(_not_recorded(error))
 
 
 def _is_lock(error: Exception) -> bool:

@@ -18,10 +18,11 @@ class Pauses:
     """A pause hook for a store: `SqlStore(url, pause=pauses)`.
 
     `visits` counts every arrival.  An action is taken at one visit of a point, the first unless
-    `visit` says another.
+    `visit` says another.  `run` limits all this to one run's visits.
     """
 
     def __init__(self) -> None:
+        self.run: str | None = None
         self.visits: Counter[PausePoint] = Counter()
         self._actions: dict[tuple[PausePoint, int], Action] = {}
         self._arrived: dict[PausePoint, asyncio.Event] = {}
@@ -48,6 +49,8 @@ class Pauses:
             await self._arrived.setdefault(point, asyncio.Event()).wait()
 
     async def __call__(self, point: PausePoint, run: str) -> None:
+        if self.run not in (None, run):
+            return
         self.visits[point] += 1
         if point in self._arrived:
             self._arrived[point].set()

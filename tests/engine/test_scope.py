@@ -19,8 +19,10 @@ from stopkit.errors import (
     ToolFailed,
 )
 from stopkit.history import SendableHistory, ToolCall
+from stopkit.metrics import metrics
 from stopkit.outcome import NotStarted, Succeeded, Unknown
 from stopkit.stop import StopPolicy
+from stopkit.testing import check_events
 from stopkit.text import FinalText, PartialText, final
 from stopkit.tool import ThreadContext, ToolContext, tool
 
@@ -334,6 +336,66 @@ def test_two_runs_are_two_scopes():
     virtual(main)
 
 
+def test_a_receipt_says_of_each_call_whether_it_saw_the_request():
+    @tool(effect="read")
+    async def watches(ctx: ToolContext) -> str:
+        await ctx.sleep(60)
+        return ""
+
+    async def main(world):
+        world.service.seconds = 2.0
+        receipts = []
+        async with await world.open() as scope:
+
+            async def stop():
+                await asyncio.sleep(1)
+                scope.signal.request("user")
+                receipts.append(await scope.request_stop())
+                await asyncio.sleep(0.1)
+                receipts.append(await scope.request_stop())
+
+            stopping = asyncio.create_task(stop())
+            await scope.run_calls(
+                [call("write", "a", what="x"), call("watches", "b")], [*world.tools, watches]
+            )
+        await stopping
+        seen = [{c.call_id: c.observed for c in receipt.children} for receipt in receipts]
+        assert seen[0]["a"] is False
+        assert seen[1] == {"a": False}
+        assert receipts[0].recorded
+
+    virtual(main)
+
+
+def test_a_run_that_never_started_did_not_run():
+    async def main(world):
+        scope = await world.open()
+        record = await world.store.take_over(scope.id)
+        assert record.status == "failed"
+        assert kinds(await world.report(scope.id)) == ["run.opened", "run.ended"]
+
+    virtual(main)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.001, 5.0])
+def test_a_run_that_is_stopped_before_its_block_is_entered(seconds):
+    async def main(world):
+        scope = await world.open()
+        asking = asyncio.create_task(scope.request_stop())
+        await asyncio.sleep(seconds)
+        entered = []
+        async with scope:
+            await asyncio.sleep(100)
+            entered.append("it went on")
+        assert (await asking).recorded
+        assert entered == []
+        assert scope.report.status == "cancelled"
+        assert scope.report.breaches == ()
+        assert world.clock.monotonic() < 6
+
+    virtual(main)
+
+
 def test_asked_and_ended_are_two_moments():
     async def main(world):
         world.service.seconds = 3.0
@@ -403,6 +465,20 @@ def test_a_parents_stop_reaches_its_child_runs():
         assert parent.report.stop is not None
         assert parent.report.stop.cause.kind == "user"
         assert (await world.store.load(child.id)).parent == parent.id
+
+    virtual(main)
+
+
+def test_the_stop_of_a_run_around_passes_through():
+    async def main(world):
+        async with await world.open() as outer:
+            outer.signal.request("user")
+            async with await world.open() as inner:
+                outer.signal.checkpoint("inside the inner one")
+        assert inner.report.status == "cancelled"
+        assert inner.report.stop is not None
+        assert inner.report.stop.cause.kind == "parent"
+        assert outer.report.status == "cancelled"
 
     virtual(main)
 
@@ -579,10 +655,14 @@ def test_a_task_group_inside_is_left_without_an_error():
 def test_an_error_of_the_runs_own_code_is_a_failure_and_goes_on():
     async def main(world):
         scope = await world.open()
-        with pytest.raises(ZeroDivisionError):
+
+        async def body():
             async with scope:
                 await scope.run_calls([call("look")], world.tools)
                 raise ZeroDivisionError("mine")
+
+        with pytest.raises(ZeroDivisionError):
+            await body()
         assert scope.report.status == "failed"
         assert scope.report.failure == "ZeroDivisionError: mine"
         assert scope.report.stop is None
@@ -1034,6 +1114,7 @@ def test_a_thread_cannot_be_ended_and_the_report_says_so():
             )
         assert [outcome.status for outcome in outcomes] == ["stopped", "unknown"]
         assert any("thread" in what for what in scope.report.unconfirmed)
+        assert "it never looked at its signal" in (outcomes[1].reason or "")
         release.append(True)
         for _ in range(200):
             await asyncio.sleep(0.01)
@@ -1047,3 +1128,38 @@ def test_a_thread_cannot_be_ended_and_the_report_says_so():
         store.close()
 
     asyncio.run(main())
+
+
+def test_a_worker_that_is_broken_on_purpose_is_counted(monkeypatch):
+    """The two figures that must be zero are not, once the door is taken out of its frame."""
+
+    async def no_check(_self, _where):
+        return None
+
+    def no_look(tx, run, at):
+        tx.event(run, "request.started", at, {"request": 99})
+        return 99
+
+    async def main(world):
+        async with await world.open(stop=StopPolicy(grace=1)) as scope:
+            text = scope.text()
+            text.append("half of it")
+            text.flush()
+            scope.signal.request("user")
+            await scope.request_stop()
+            monkeypatch.setattr("stopkit.scope.RunScope._check", no_check)
+            monkeypatch.setattr("stopkit.store.ledger.begin_request", no_look)
+            await scope.model_request(reply)
+            scope.shown(FinalText(text.id, text.partial.text))
+        monkeypatch.undo()
+        events = await world.store.events(scope.id)
+        figures = metrics(events)
+        assert figures.started_after_request == 1
+        assert figures.partial_shown_as_final == 1
+        assert {found.code for found in check_events(events)} == {
+            "start_after_request",
+            "partial_as_final",
+        }
+        return "broken"
+
+    assert virtual(main, checked=False) == "broken"

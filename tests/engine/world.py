@@ -93,15 +93,16 @@ class World:
         return events
 
 
-def virtual(main):
+def virtual(main, *, checked=True):
     """Run `main(world)` in no time, and check the log of every run at the end."""
 
     async def inside(clock):
         world = World(clock)
         try:
             result = await main(world)
-            for run in await world.store.runs("s1"):
-                await world.report(run.id)
+            if checked:
+                for run in await world.store.runs("s1"):
+                    await world.report(run.id)
             left = [
                 task.get_name()
                 for task in asyncio.all_tasks()
