@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stopkit.units.door import attend
 from stopkit.units.facts import ProcessFacts, UnitReport
 from stopkit.units.function import CallableUnit
 from stopkit.units.http import Endpoint, HttpUnit
@@ -13,9 +14,19 @@ from stopkit.units.unit import Unit
 
 if TYPE_CHECKING:
     from stopkit.units.mcp import McpPeer, McpUnit
+    from stopkit.units.record import StoreRecords, UnitHandle
+    from stopkit.units.recover import Recovery, recover, stop_detached
 
-# The SDK is an extra, and slow to import.
-_LAZY = {"McpPeer": "mcp", "McpUnit": "mcp"}
+# The MCP SDK is an extra; a database is only loaded where one is used.
+_LAZY = {
+    "McpPeer": "mcp",
+    "McpUnit": "mcp",
+    "Recovery": "recover",
+    "StoreRecords": "record",
+    "UnitHandle": "record",
+    "recover": "recover",
+    "stop_detached": "recover",
+}
 
 __all__ = [
     "CallableUnit",
@@ -27,8 +38,14 @@ __all__ = [
     "OutputLimits",
     "ProcessFacts",
     "ProcessUnit",
+    "Recovery",
+    "StoreRecords",
     "Unit",
+    "UnitHandle",
     "UnitReport",
+    "attend",
+    "recover",
+    "stop_detached",
 ]
 
 
@@ -38,4 +55,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{module}"), name)
+    value = getattr(import_module(f"{__name__}.{module}"), name)
+    # The submodule of the same name took the attribute's place when it was imported.
+    globals()[name] = value
+    return value

@@ -436,6 +436,7 @@ def _wire(order: Order) -> dict[str, object]:
         "grace": order.grace,
         "verify": order.verify,
         "lifetime": order.lifetime,
+        "receipt": order.receipt,
     }
 
 

@@ -21,7 +21,10 @@ GuardLoss: TypeAlias = Literal["warden", "broker"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What to start, and how it ends if nobody is left to say so."""
+    """What to start, and how it ends if nobody is left to say so.
+
+    `receipt` is the file that then tells how it ended.
+    """
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -32,6 +35,7 @@ class Order:
     grace: float
     verify: float
     lifetime: float | None
+    receipt: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import platform
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -28,7 +29,7 @@ from stopkit.units.guard import Ended, Guard, Order, Started
 from stopkit.units.kernel import Kernel
 from stopkit.units.output import Chunk, InputPipe, OutputLimits, OutputPipe
 from stopkit.units.ps import PsKernel
-from stopkit.units.record import UnitHandle, UnitRecords, ticks_now
+from stopkit.units.record import UnitHandle, UnitRecords, receipt_path, ticks_now
 from stopkit.units.unit import Unit
 from stopkit.units.verdict import signalled_by_us, verdict
 from stopkit.units.warden import MARKER, LinuxKernel
@@ -220,8 +221,10 @@ class ProcessUnit(Unit):
             boot_id=kernel.boot_id(),
             since=ticks_now(),
             host=(os.getpid(), me.start if me else 0),
+            machine=platform.node(),
             detached=self.detached,
             cgroup=self._cgroup_path(),
+            receipt=None if self._records is None else receipt_path(self.id),
         )
         if self._records is not None:
             try:
@@ -516,6 +519,7 @@ class ProcessUnit(Unit):
             grace=self._policy.grace,
             verify=self._policy.verify_wait,
             lifetime=self._lifetime,
+            receipt=handle.receipt,
         )
 
     def _cgroup_path(self) -> str | None:

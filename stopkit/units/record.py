@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import stat
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -35,8 +37,9 @@ class UnitHandle:
     """One process unit, as a later process finds it.
 
     `marker` is in the environment of every process of the unit; `since` is the tick of the clock
-    since boot before which none of them started.  `host` ran the unit.  `leader` and `warden` are
-    None until the start is recorded.  `ended` is how the end left it, None while it has none.
+    since boot before which none of them started.  `host` ran the unit, on `machine`.  `leader` and
+    `warden` are None until the start is recorded.  `receipt` is the file in which the warden leaves
+    the end that it could tell nobody.  `ended` is how the end left it, None while it has none.
     """
 
     id: str
@@ -47,8 +50,10 @@ class UnitHandle:
     boot_id: str
     since: int
     host: Identity
+    machine: str
     detached: bool
     cgroup: str | None = None
+    receipt: str | None = None
     leader: Identity | None = None
     warden: Identity | None = None
     ended: Emptiness | None = None
@@ -81,11 +86,15 @@ class UnitRecords(Protocol):
 
 
 class StoreRecords:
-    """The units of one run, in a store.  The end is written with its event."""
+    """The units of one run, in a store.  The end is written with its event.
+
+    `reports` has the units that ended, as far as this object saw it.
+    """
 
     def __init__(self, store: Store, run: str) -> None:
         self._store = store
         self.run: str | None = run
+        self.reports: list[UnitReport] = []
 
     async def intended(self, handle: UnitHandle) -> None:
         await self._store.write(partial(insert_unit, handle=handle))
@@ -94,6 +103,7 @@ class StoreRecords:
         await self._store.write(partial(update_unit, handle=handle))
 
     async def ended(self, handle: UnitHandle, report: UnitReport) -> None:
+        self.reports.append(report)
         await self._store.write(
             partial(
                 end_unit, handle=handle, at=self._store.clock.wall(), data=event_of(handle, report)
@@ -156,3 +166,17 @@ def ticks_now() -> int:
     # A process's start is read from the system: no injected clock would fit it.
     boot = time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else 0.0
     return max(0, int(boot * os.sysconf("SC_CLK_TCK")) - 1)
+
+
+def receipt_path(unit: str) -> str | None:
+    """A file in a directory that is this user's alone; None where there can be none."""
+    directory = os.path.join(tempfile.gettempdir(), f"stopkit-{os.geteuid()}")
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        found = os.lstat(directory)
+    except OSError:
+        return None
+    # Somebody else's directory of this name would let them write our receipts.
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        return None
+    return os.path.join(directory, f"{unit}.json")

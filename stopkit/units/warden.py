@@ -607,18 +607,26 @@ class Warden:
     def _finish(self, empty: str, living: Sequence[Proc]) -> int:
         assert self._tally is not None
         removed = self._cgroup.remove() if self._cgroup is not None else True
-        self._say(
-            {
-                "ended": {
-                    **self._tally.facts(empty, living),
-                    "why": self._why,
-                    "marked": len(self._marked),
-                    "cgroup_removed": removed,
-                    "at": time.monotonic(),
-                }
-            }
-        )
+        ended = {
+            **self._tally.facts(empty, living),
+            "why": self._why,
+            "marked": len(self._marked),
+            "cgroup_removed": removed,
+            "at": time.monotonic(),
+        }
+        self._say({"ended": ended})
+        if self._host_gone and self._order["receipt"] is not None:
+            self._leave_receipt(self._order["receipt"], {"status": self._exit, "ended": ended})
         return _LEFT_SURVIVORS if living else 0
+
+    def _leave_receipt(self, path: str, receipt: Mapping[str, Any]) -> None:
+        """Write down for a later host what there is nobody to tell now."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with contextlib.suppress(OSError):
+            fd = os.open(path + ".part", flags, 0o600)
+            os.write(fd, json.dumps(receipt).encode("ascii"))
+            os.close(fd)
+            os.rename(path + ".part", path)
 
     def _timeout(self) -> float | None:
         now = time.monotonic()
