@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from stopkit.units.door import attend
 from stopkit.units.facts import ProcessFacts, UnitReport
 from stopkit.units.function import CallableUnit
+from stopkit.units.handle import UnitHandle
 from stopkit.units.http import Endpoint, HttpUnit
 from stopkit.units.output import Chunk, OutputLimits
 from stopkit.units.process import ProcessUnit
@@ -14,7 +15,7 @@ from stopkit.units.unit import Unit
 
 if TYPE_CHECKING:
     from stopkit.units.mcp import McpPeer, McpUnit
-    from stopkit.units.record import StoreRecords, UnitHandle
+    from stopkit.units.record import StoreRecords
     from stopkit.units.recover import Recovery, recover, stop_detached
 
 # The MCP SDK is an extra; a database is only loaded where one is used.
@@ -23,7 +24,6 @@ _LAZY = {
     "McpUnit": "mcp",
     "Recovery": "recover",
     "StoreRecords": "record",
-    "UnitHandle": "record",
     "recover": "recover",
     "stop_detached": "recover",
 }

@@ -22,7 +22,7 @@ from stopkit.units.errors import UnitNotStarted, UnitStartUnknown, UnitUnsupport
 from stopkit.units.facts import Exit, Member, SignalSent, Survivor
 from stopkit.units.guard import Ended, GuardLoss, Order, Started
 from stopkit.units.kernel import Kernel
-from stopkit.units.warden import MARKER, Cgroup, Escalation, LinuxKernel
+from stopkit.units.warden import MARKER, Cgroup, Escalation, LinuxKernel, Proc, Sent
 
 START_WAIT: Final = 10.0
 """Seconds that a start may take: the exec of a program on a slow disk included."""
@@ -220,7 +220,7 @@ class WardenGuard:
         self._loop.add_reader(mine.fileno(), self._readable)
         try:
             async with asyncio.timeout(START_WAIT):
-                self._started = await asyncio.shield(self._answer)
+                started = self._started = await asyncio.shield(self._answer)
         except TimeoutError:
             self.stop(grace=0.0, verify=order.verify)
             raise UnitStartUnknown(f"no word of the start within {START_WAIT} s") from None
@@ -229,7 +229,7 @@ class WardenGuard:
             self.stop(grace=0.0, verify=order.verify)
             self._answer.add_done_callback(_retrieved)
             raise
-        return self._started
+        return started
 
     def stop(self, *, grace: float, verify: float) -> None:
         self._stop = (grace, verify)
@@ -315,7 +315,7 @@ class WardenGuard:
 
     async def _end_without_warden(self) -> None:
         """The warden was killed.  Its broker has the tree; without one, only marks are left."""
-        assert self._order is not None
+        ended = Ended("unknown", guards_lost=("warden",))
         try:
             guard = self._started.guard if self._started else None
             found: Mapping[str, Any] | None = None
@@ -325,9 +325,6 @@ class WardenGuard:
             if found is None:
                 losses = ("warden", "broker")
             ended = await self._sweep(found, losses)
-        except BaseException:
-            ended = Ended("unknown", guards_lost=("warden",))
-            raise
         finally:
             if not self.ended.done():
                 self.ended.set_result(ended)
@@ -342,7 +339,7 @@ class WardenGuard:
         tally = warden.Tally(LinuxKernel(), now)
         cgroup = None if order.cgroup is None else Cgroup(order.cgroup)
         calm = 0
-        living: Sequence[warden.Proc] = ()
+        living: Sequence[Proc] = ()
         marked = 0
         while calm < 2 and not escalation.expired(time.monotonic()):
             now = time.monotonic()
@@ -352,7 +349,9 @@ class WardenGuard:
             tally.see(living)
             due = escalation.step(now, living)
             marked += len(due)
-            results = [(p, sig, self._kernel.send(p.pid, p.start, sig)) for p, sig in due]
+            results: list[tuple[Proc, int, Sent]] = [
+                (p, sig, self._kernel.send(p.pid, p.start, sig)) for p, sig in due
+            ]
             tally.sent(now, results)
             if held and cgroup is not None:
                 cgroup.kill()

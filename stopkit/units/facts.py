@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
-from pydantic import JsonValue
+from pydantic import BaseModel, JsonValue
 
 from stopkit.outcome import Outcome
 from stopkit.stop import Cause
@@ -229,10 +228,8 @@ def _plain(value: object) -> JsonValue:
         return {
             field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)
         }
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if hasattr(value, "model_dump"):
+    if isinstance(value, tuple):
+        return [_plain(item) for item in cast("tuple[object, ...]", value)]
+    if isinstance(value, BaseModel):
         return cast(JsonValue, value.model_dump(mode="json", exclude_none=True))
     return cast(JsonValue, value)

@@ -16,7 +16,7 @@ import contextlib
 import contextvars
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
@@ -42,9 +42,9 @@ from stopkit.outcome import Failed, NotStarted, Outcome, Stopped, Succeeded, Unk
 from stopkit.stop import Cause, StopPolicy
 from stopkit.units.errors import UnitError, UnitInputClosed, UnitState
 from stopkit.units.facts import Late, McpFacts, UnitKind, UnitReport
+from stopkit.units.handle import UnitRecords
 from stopkit.units.output import OutputLimits
 from stopkit.units.process import ProcessUnit
-from stopkit.units.record import UnitRecords
 from stopkit.units.unit import OnLate, Unit
 
 if TYPE_CHECKING:
@@ -476,10 +476,10 @@ class _TappedRead:
     async def __aexit__(
         self,
         exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
     ) -> bool | None:
-        return await self._inner.__aexit__(exc_type, exc, traceback)
+        return await self._inner.__aexit__(exc_type, exc_val, exc_tb)
 
 
 class _TappedWrite:
@@ -504,10 +504,10 @@ class _TappedWrite:
     async def __aexit__(
         self,
         exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
     ) -> bool | None:
-        return await self._inner.__aexit__(exc_type, exc, traceback)
+        return await self._inner.__aexit__(exc_type, exc_val, exc_tb)
 
 
 def _over_process(
@@ -520,7 +520,7 @@ def _over_process(
 @asynccontextmanager
 async def _process_streams(
     unit: ProcessUnit,
-) -> AsyncIterator[tuple[ReadStream[Incoming], WriteStream[SessionMessage]]]:
+) -> AsyncGenerator[tuple[ReadStream[Incoming], WriteStream[SessionMessage]]]:
     await unit.start()
     to_session, from_server = anyio.create_memory_object_stream[Incoming](0)
     to_server, from_session = anyio.create_memory_object_stream[SessionMessage](0)

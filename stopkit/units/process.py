@@ -26,10 +26,10 @@ from stopkit.units.errors import (
 from stopkit.units.facts import Member, ProcessFacts, UnitKind, UnitReport
 from stopkit.units.group import GroupGuard
 from stopkit.units.guard import Ended, Guard, Order, Started
+from stopkit.units.handle import UnitHandle, UnitRecords, receipt_path, ticks_now
 from stopkit.units.kernel import Kernel
 from stopkit.units.output import Chunk, InputPipe, OutputLimits, OutputPipe
 from stopkit.units.ps import PsKernel
-from stopkit.units.record import UnitHandle, UnitRecords, receipt_path, ticks_now
 from stopkit.units.unit import Unit
 from stopkit.units.verdict import signalled_by_us, verdict
 from stopkit.units.warden import MARKER, LinuxKernel

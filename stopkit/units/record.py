@@ -1,24 +1,18 @@
-"""What is durable of a unit, from before its start: enough to find and end it after a crash."""
+"""Units in a store.  The handle is durable before the start, the end comes with its event."""
 
 from __future__ import annotations
 
-import os
-import stat
-import tempfile
-import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import sqlalchemy as sa
 from pydantic import JsonValue
 
 from stopkit.store import schema
-from stopkit.store.codec import dumps, loads_object
 from stopkit.store.tx import Tx
-from stopkit.units.facts import Emptiness, UnitReport
-from stopkit.units.warden import Identity
+from stopkit.units.facts import UnitReport
+from stopkit.units.handle import UnitHandle
 
 if TYPE_CHECKING:
     from stopkit.store.sql import Store
@@ -30,59 +24,6 @@ _UPDATE: Final = (
 )
 _LIST: Final = sa.select(_UNITS.c.facts).order_by(_UNITS.c.id)
 _BY_ID: Final = sa.select(_UNITS.c.facts).where(_UNITS.c.id == sa.bindparam("unit"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitHandle:
-    """One process unit, as a later process finds it.
-
-    `marker` is in the environment of every process of the unit; `since` is the tick of the clock
-    since boot before which none of them started.  `host` ran the unit, on `machine`.  `leader` and
-    `warden` are None until the start is recorded.  `receipt` is the file in which the warden leaves
-    the end that it could tell nobody.  `ended` is how the end left it, None while it has none.
-    """
-
-    id: str
-    run: str | None
-    key: str | None
-    argv: tuple[str, ...]
-    marker: str
-    boot_id: str
-    since: int
-    host: Identity
-    machine: str
-    detached: bool
-    cgroup: str | None = None
-    receipt: str | None = None
-    leader: Identity | None = None
-    warden: Identity | None = None
-    ended: Emptiness | None = None
-
-    def to_json(self) -> str:
-        return dumps(cast("dict[str, JsonValue]", asdict(self)))
-
-    @classmethod
-    def from_json(cls, text: str) -> UnitHandle:
-        facts: dict[str, Any] = dict(loads_object(text))
-        facts["argv"] = tuple(facts["argv"])
-        for name in ("host", "leader", "warden"):
-            if facts[name] is not None:
-                facts[name] = tuple(facts[name])
-        return cls(**facts)
-
-
-class UnitRecords(Protocol):
-    """Where a unit's life is written down."""
-
-    run: str | None
-
-    async def intended(self, handle: UnitHandle) -> None:
-        """Written before the start; where it raises, nothing starts."""
-        ...
-
-    async def started(self, handle: UnitHandle) -> None: ...
-
-    async def ended(self, handle: UnitHandle, report: UnitReport) -> None: ...
 
 
 class StoreRecords:
@@ -159,24 +100,3 @@ def event_of(handle: UnitHandle, report: UnitReport) -> dict[str, JsonValue]:
             "containment": facts.containment,
         }
     return data
-
-
-def ticks_now() -> int:
-    """The clock that `/proc` gives start times on; one tick early, as it rounds down."""
-    # A process's start is read from the system: no injected clock would fit it.
-    boot = time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else 0.0
-    return max(0, int(boot * os.sysconf("SC_CLK_TCK")) - 1)
-
-
-def receipt_path(unit: str) -> str | None:
-    """A file in a directory that is this user's alone; None where there can be none."""
-    directory = os.path.join(tempfile.gettempdir(), f"stopkit-{os.geteuid()}")
-    try:
-        os.makedirs(directory, mode=0o700, exist_ok=True)
-        found = os.lstat(directory)
-    except OSError:
-        return None
-    # Somebody else's directory of this name would let them write our receipts.
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        return None
-    return os.path.join(directory, f"{unit}.json")

@@ -24,8 +24,9 @@ from stopkit.store.tx import Tx
 from stopkit.units.broker import ended_of, exit_of
 from stopkit.units.facts import Emptiness, Exit, Survivor
 from stopkit.units.guard import Ended
+from stopkit.units.handle import UnitHandle
 from stopkit.units.kernel import Kernel
-from stopkit.units.record import UnitHandle, end_unit, load_units
+from stopkit.units.record import end_unit, load_units
 from stopkit.units.warden import Cgroup, Escalation, Identity, LinuxKernel, Proc
 
 if TYPE_CHECKING:

@@ -582,7 +582,7 @@ class Warden:
         tally.see(living)
         if escalation.expired(now):
             return self._finish("no" if living else "unknown", living)
-        results = [
+        results: list[tuple[Proc, int, Sent]] = [
             (proc, number, self._kernel.send(proc.pid, proc.start, number))
             for proc, number in escalation.step(now, living)
         ]
@@ -630,7 +630,7 @@ class Warden:
 
     def _timeout(self) -> float | None:
         now = time.monotonic()
-        waits = []
+        waits: list[float] = []
         if self._escalation is not None:
             waits.append(self._escalation.delay(now))
         if self._lives_until is not None:
@@ -761,7 +761,7 @@ class Broker:
             self._lost.clear()
             self._escalation = None
             return
-        results = [
+        results: list[tuple[Proc, int, Sent]] = [
             (proc, number, self._kernel.send(proc.pid, proc.start, number))
             for proc, number in escalation.step(now, living)
         ]
@@ -771,7 +771,7 @@ class Broker:
         tally.sent(now, results)
 
     def _answer(self) -> None:
-        waiting = []
+        waiting: list[tuple[int, socket.socket]] = []
         for warden, reply in self._asking:
             if warden in self._wardens or self._escalation is not None:
                 waiting.append((warden, reply))
@@ -852,7 +852,7 @@ def _read(path: str) -> bytes | None:
     except OSError:
         return None
     try:
-        parts = []
+        parts: list[bytes] = []
         while part := os.read(fd, 65536):
             parts.append(part)
         return b"".join(parts)

@@ -278,6 +278,19 @@ def warden_stopper():
     idle()
 
 
+def dropped_child():
+    """A child of another user, where its parent may make one; in a session of its own."""
+    if os.fork() == 0:
+        os.setsid()
+        ready_fd = os.open(os.environ["STOPKIT_READY"], os.O_WRONLY | os.O_CREAT, 0o666)
+        if os.geteuid() == 0:
+            os.setresgid(65534, 65534, 65534)
+            os.setresuid(65534, 65534, 65534)
+        os.close(ready_fd)
+        idle()
+    idle()
+
+
 def other_user():
     """Becomes root for good, by the set-uid interpreter that runs it."""
     os.setresgid(0, 0, 0)
@@ -306,6 +319,8 @@ PEACEFUL = (
     many_children,
     fork_tree,
     vanishing_leader,
+    slow_to_obey,
+    dropped_child,
 )
 ATTACKERS = (warden_killer, broker_killer, both_killer, warden_stopper)
 NAMES = tuple(beast.__name__ for beast in PEACEFUL)

@@ -12,11 +12,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 from units.truth import clean, marked, until
-
-settings.register_profile("units", derandomize=True, deadline=None, max_examples=100)
-settings.load_profile("units")
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent

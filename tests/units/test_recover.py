@@ -21,7 +21,8 @@ from stopkit.run import ENDED
 from stopkit.store import MemoryStore, SqlStore
 from stopkit.testing import check_events
 from stopkit.units import ProcessUnit, StoreRecords, recover, stop_detached
-from stopkit.units.record import UnitHandle, insert_unit, load_unit, load_units
+from stopkit.units.handle import UnitHandle
+from stopkit.units.record import insert_unit, load_unit, load_units
 from stopkit.units.recover import end_leftovers
 from stopkit.units.testing import FakeKernel
 
