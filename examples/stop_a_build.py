@@ -40,9 +40,7 @@ async def main() -> None:
     mark = secrets.token_hex(8)
     policy = StopPolicy(grace=1.0, verify_wait=2.0)
     with tempfile.TemporaryDirectory() as directory:
-        build = ProcessUnit.shell(
-            BUILD, cwd=directory, env={**os.environ, MARK: mark}, stop=policy
-        )
+        build = ProcessUnit.shell(BUILD, cwd=directory, env={**os.environ, MARK: mark}, stop=policy)
         async with build:
             async for chunk in build.stream():
                 if b"all workers are up" in chunk.data:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from stopkit.units import warden
 from stopkit.units.errors import UnitNotStarted, UnitStartUnknown, UnitUnsupported
-from stopkit.units.facts import Exit, Member, SignalSent, Survivor
+from stopkit.units.facts import Emptiness, Exit, Member, SignalSent, Survivor
 from stopkit.units.guard import Ended, GuardLoss, Order, Started
 from stopkit.units.kernel import Kernel
 from stopkit.units.warden import MARKER, Cgroup, Escalation, LinuxKernel, Proc, Sent
@@ -28,7 +28,7 @@ START_WAIT: Final = 10.0
 """Seconds that a start may take: the exec of a program on a slow disk included."""
 
 _TAKE_OVER_WAIT: Final = 3.0
-_MESSAGE: Final = 1 << 17
+_MESSAGE: Final = 1 << 18
 _FILE: Final = str(Path(warden.__file__))
 
 
@@ -40,6 +40,7 @@ class Broker:
         self._socket: socket.socket | None = None
         self._owner = 0
         self._pid = 0
+        self._former: set[int] = set()
         self.starts = 0
 
     @property
@@ -129,6 +130,7 @@ class Broker:
             # A forked host: this one is the parent's, and its pidfd is the parent's too.
             self._socket.close()
             self._socket = None
+            self._former.clear()
         if self._socket is None:
             self._start()
         assert self._socket is not None
@@ -168,8 +170,14 @@ class Broker:
         self.starts += 1
 
     def _reap(self) -> None:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._pid, os.WNOHANG)
+        self._former.add(self._pid)
+        for pid in list(self._former):
+            try:
+                gone, _ = os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                gone = pid
+            if gone == pid:
+                self._former.discard(pid)
 
 
 BROKER: Final = Broker()
@@ -356,19 +364,20 @@ class WardenGuard:
             if held and cgroup is not None:
                 cgroup.kill()
             await asyncio.sleep(escalation.delay(now))
+        before = Ended("unknown") if found is None else self._ended_of(found, ())
         swept = self._ended_of(tally.facts("unknown", living), losses)
         if cgroup is not None and cgroup.exists:
             held = cgroup.populated
             cgroup.remove()
-            empty = "no" if living or held else "yes"
+            empty: Emptiness = "no" if living or held else "yes"
         elif living:
             empty = "no"
         else:
             # Without guard and cgroup nobody can vouch for what has emptied its environment.
-            empty = "unknown" if found is None else str(found["empty"])
-        before = Ended("unknown") if found is None else self._ended_of(found, ())
+            empty = before.verified_empty
         return Ended(
-            empty if empty in ("yes", "no") else "unknown",  # type: ignore[arg-type]
+            empty,
+            True,
             (*before.signals, *swept.signals),
             before.members_seen + swept.members_seen,
             (*before.members, *swept.members),
@@ -386,9 +395,14 @@ class WardenGuard:
 def ended_of(said: Mapping[str, Any], began: float, losses: tuple[GuardLoss, ...]) -> Ended:
     return Ended(
         said["empty"],
+        said["leader_signalled"],
         tuple(
             SignalSent(
-                sent["signal"], sent["at"] - began, tuple(sent["pids"]), tuple(sent["refused"])
+                sent["signal"],
+                sent["at"] - began,
+                sent["count"],
+                tuple(sent["pids"]),
+                tuple(sent["refused"]),
             )
             for sent in said["signals"]
         ),
@@ -428,7 +442,7 @@ def _wire(order: Order) -> dict[str, object]:
     return {
         "argv": [text(part) for part in order.argv],
         "env": {text(name): text(value) for name, value in order.env.items()},
-        "cwd": None if order.cwd is None else text(order.cwd),
+        "cwd": text(order.cwd),
         "marker": order.marker,
         "cgroup": order.cgroup,
         "detached": order.detached,

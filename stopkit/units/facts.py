@@ -41,10 +41,14 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class SignalSent:
-    """One pass: the processes that got a signal, and those that the kernel protected from it."""
+    """One pass: the processes that got a signal, and those that the kernel protected from it.
+
+    `count` is how many got it; `pids` names them, up to a thousand in the whole report.
+    """
 
     signal: int
     after: float
+    count: int
     pids: tuple[int, ...]
     refused: tuple[int, ...] = ()
 
@@ -97,6 +101,7 @@ class ProcessFacts:
     Three facts apart: `exit` (the leader's), `output_complete`, `descriptors_released` (nobody
     holds the writing end of our pipes any more; `holders` names who does).
 
+    `leader_signalled`: a signal of ours reached the leader before its end.
     `verified_empty`: `yes` only where the kernel said that nothing of the tree is left.
     `members_seen` counts what the stop saw; `members` names the first of them.  `marked` counts
     processes outside the tree that bore its marker.  `guards_lost` names what was killed of our
@@ -111,6 +116,7 @@ class ProcessFacts:
     containment: Containment
     detached: bool
     exit: Exit | None
+    leader_signalled: bool
     signals: tuple[SignalSent, ...]
     members_seen: int
     members: tuple[Member, ...]
@@ -126,7 +132,7 @@ class ProcessFacts:
     @property
     def forced(self) -> bool:
         """True where something had to be killed."""
-        return any(sent.signal == 9 and sent.pids for sent in self.signals)
+        return any(sent.signal == 9 and sent.count for sent in self.signals)
 
 
 @dataclass(frozen=True, slots=True)

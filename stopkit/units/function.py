@@ -12,7 +12,7 @@ import contextvars
 import inspect
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
+from functools import partial
 from typing import ClassVar, cast
 
 from stopkit.call import text_of
@@ -59,23 +59,28 @@ class CallableUnit(Unit):
     async def start(self) -> None:
         self._open()
         if self._in_thread:
-            self._work = asyncio.wrap_future(self._thread())
+            self._work = self._thread()
         else:
             function = cast("Callable[..., Awaitable[object]]", self._function)
             self._work = asyncio.ensure_future(_awaited(function(*self._args, **self._kwargs)))
         self._live()
 
-    def _thread(self) -> Future[object]:
-        # A daemon thread: asyncio and the interpreter wait at their end for those of a pool.
-        future: Future[object] = Future()
-        future.set_running_or_notify_cancel()
+    def _thread(self) -> asyncio.Future[object]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[object] = loop.create_future()
 
         def work() -> None:
             try:
-                future.set_result(self._function(*self._args, **self._kwargs))
+                result = self._function(*self._args, **self._kwargs)
             except BaseException as error:
-                future.set_exception(error)
+                tell = partial(future.set_exception, error)
+            else:
+                tell = partial(future.set_result, result)
+            # A loop that is closed has nobody left to tell.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(tell)
 
+        # A daemon thread: asyncio and the interpreter wait at their end for those of a pool.
         context = contextvars.copy_context()
         name = f"stopkit-{self._name}"
         threading.Thread(target=context.run, args=(work,), name=name, daemon=True).start()

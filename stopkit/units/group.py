@@ -35,6 +35,7 @@ class Tracker:
         if leader.pgid == own_group:
             # Signalling it would reach this very process.
             raise ValueError("the leader is in the caller's own process group")
+        self.leader = leader.pid
         self.known: dict[Identity, Proc] = {leader.identity: leader}
         self.groups: set[int] = {leader.pgid}
         self._sessions: set[int] = {leader.sid} - {0}
@@ -99,6 +100,7 @@ class GroupEnd:
         self._signals: list[SignalSent] = []
         self._refused: set[Identity] = set()
         self._calm = 0
+        self._leader_signalled = False
 
     def step(self, now: float, origin: float) -> Ended | None:
         """Look, signal, and say what came of it once nothing is left or the time is up."""
@@ -114,8 +116,12 @@ class GroupEnd:
         for number in dict.fromkeys(sig for _, sig, _ in results):
             got = tuple(p.pid for p, sig, how in results if sig == number and how == "sent")
             no = tuple(p.pid for p, sig, how in results if sig == number and how == "refused")
+            if self._tracker.leader in got:
+                self._leader_signalled = True
             if (got or no) and len(self._signals) < NAMED:
-                self._signals.append(SignalSent(number, now - origin, got[:NAMED], no[:NAMED]))
+                self._signals.append(
+                    SignalSent(number, now - origin, len(got), got[:NAMED], no[:NAMED])
+                )
         return None
 
     def _ended(self, living: Sequence[Proc]) -> Ended:
@@ -123,6 +129,7 @@ class GroupEnd:
         seen = list(self._tracker.known.values())
         return Ended(
             "no" if living else "unknown",
+            self._leader_signalled,
             tuple(self._signals),
             len(seen),
             tuple(Member(p.pid, p.start, kernel.uid(p.pid), p.name) for p in seen[:NAMED]),
@@ -158,7 +165,7 @@ class GroupGuard:
         try:
             process = _spawn(order, stdio)
         except OSError as error:
-            where = "cwd" if error.filename == order.cwd and order.cwd is not None else "exec"
+            where = "cwd" if error.filename == order.cwd else "exec"
             raise UnitNotStarted(f"{where}: {error}", where=where, errno=error.errno) from error
         self._process = process
         leader = self._kernel.look(process.pid) or Proc(

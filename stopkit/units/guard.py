@@ -28,7 +28,7 @@ class Order:
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
-    cwd: str | None
+    cwd: str
     marker: str
     cgroup: str | None
     detached: bool
@@ -54,6 +54,7 @@ class Ended:
     """What the end of a tree came to, as its guard saw it."""
 
     verified_empty: Emptiness
+    leader_signalled: bool = False
     signals: tuple[SignalSent, ...] = ()
     members_seen: int = 0
     members: tuple[Member, ...] = ()

@@ -31,7 +31,7 @@ from stopkit.units.kernel import Kernel
 from stopkit.units.output import Chunk, InputPipe, OutputLimits, OutputPipe
 from stopkit.units.ps import PsKernel
 from stopkit.units.unit import Unit
-from stopkit.units.verdict import signalled_by_us, verdict
+from stopkit.units.verdict import verdict
 from stopkit.units.warden import MARKER, LinuxKernel
 
 StdinFrom: TypeAlias = Literal["null", "pipe"] | bytes
@@ -419,6 +419,7 @@ class ProcessUnit(Unit):
             containment=started.containment if started else "group",
             detached=self.detached,
             exit=leader,
+            leader_signalled=ended.leader_signalled,
             signals=ended.signals,
             members_seen=ended.members_seen,
             members=ended.members,
@@ -436,7 +437,7 @@ class ProcessUnit(Unit):
         cause = self._cause
         duration = self._after()
         text = (self.stdout + self.stderr).decode("utf-8", "replace")
-        own_end = facts.exit is not None and not signalled_by_us(facts)
+        own_end = facts.exit is not None and not facts.leader_signalled
         if own_end and self._judge is not None:
             outcome = self._judge(facts, text)
         else:
@@ -512,7 +513,8 @@ class ProcessUnit(Unit):
         return Order(
             argv=self.argv,
             env=env,
-            cwd=self._cwd,
+            # The broker's own directory is not this process's.
+            cwd=os.path.abspath(self._cwd or os.curdir),
             marker=self._marker,
             cgroup=handle.cgroup,
             detached=self.detached,

@@ -45,7 +45,6 @@ class Receipt:
     """What a warden wrote when its host was gone.  `exit` is None where it did not see one."""
 
     exit: Exit | None
-    signalled: bool
     ended: Ended
 
 
@@ -189,8 +188,7 @@ def _take_receipt(handle: UnitHandle) -> Receipt | None:
         exit_ = None if said["status"] is None else exit_of(said["status"], 0.0)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    leader = handle.leader[0] if handle.leader else 0
-    return Receipt(exit_, any(leader in sent.pids for sent in ended.signals), ended)
+    return Receipt(exit_, ended)
 
 
 def _end_by_warden(handle: UnitHandle, kernel: Kernel, until: float) -> None:
@@ -270,7 +268,7 @@ def _outcome(unit: RecoveredUnit, operation: Operation) -> Outcome:
     if unit.found:
         evidence.append(f"{unit.found} of its processes were found and ended")
     evidence.append(f"its process tree is empty: {unit.verified_empty}")
-    ended_by_us = unit.found > 0 or (receipt is not None and receipt.signalled)
+    ended_by_us = unit.found > 0 or (receipt is not None and receipt.ended.leader_signalled)
     if ended_by_us and not unit.survivors:
         return Stopped(
             reason="its host died, and its processes were ended after that",

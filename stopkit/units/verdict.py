@@ -15,11 +15,6 @@ _EVIDENCE: Final = {
 }
 
 
-def signalled_by_us(facts: ProcessFacts) -> bool:
-    """True where a signal of ours reached the leader before its end."""
-    return any(facts.pid in sent.pids for sent in facts.signals)
-
-
 def verdict(facts: ProcessFacts, output: str, *, cause: Cause | None, duration: float) -> Outcome:
     """The outcome of a unit by its facts alone.
 
@@ -30,7 +25,7 @@ def verdict(facts: ProcessFacts, output: str, *, cause: Cause | None, duration: 
     text = output or None
     exit_ = facts.exit
     evidence = evidence_of(facts)
-    if exit_ is not None and not signalled_by_us(facts):
+    if exit_ is not None and not facts.leader_signalled:
         if exit_.signal is not None:
             return Failed(
                 reason=f"ended by signal {exit_.signal}, which this unit did not send",

@@ -54,7 +54,7 @@ _CLONE_INTO_CGROUP: Final = 0x200000000
 # The interpreter's lock stays ours over a call: a clone must not find it let go.
 _LIBC: Final = ctypes.PyDLL(None if os.name == "posix" else "kernel32", use_errno=True)
 _LEFT_SURVIVORS: Final = 3
-_MESSAGE: Final = 1 << 17
+_MESSAGE: Final = 1 << 18
 
 
 class Proc(NamedTuple):
@@ -285,9 +285,12 @@ class Escalation:
 class Tally:
     """What an escalation did and saw, in plain JSON."""
 
-    def __init__(self, kernel: LinuxKernel, began: float) -> None:
+    def __init__(self, kernel: LinuxKernel, began: float, leader: int = 0) -> None:
         self._kernel = kernel
         self._began = began
+        self._leader = leader
+        self._leader_signalled = False
+        self._pids = 0
         self._seen: dict[Identity, tuple[str, int | None]] = {}
         self._count = 0
         self._refusals: set[Identity] = set()
@@ -306,17 +309,22 @@ class Tally:
 
     def sent(self, now: float, results: Sequence[tuple[Proc, int, Sent]]) -> None:
         for number in sorted({number for _, number, _ in results}):
-            got = [proc for proc, sig, how in results if sig == number and how == "sent"]
+            got = [proc.pid for proc, sig, how in results if sig == number and how == "sent"]
             no = [proc for proc, sig, how in results if sig == number and how == "refused"]
-            new = [proc for proc in no if proc.identity not in self._refusals]
+            new = [proc.pid for proc in no if proc.identity not in self._refusals]
             self._refusals.update(proc.identity for proc in no)
+            if self._leader in got:
+                self._leader_signalled = True
             if (got or new) and len(self.rounds) < NAMED:
+                # A report has to fit into one message, whatever a tree does.
+                room = max(0, 4 * NAMED - self._pids)
+                self._pids += min(room, len(got) + len(new))
                 self.rounds.append(
                     {
                         "signal": number,
                         "at": now,
-                        "pids": [proc.pid for proc in got[:NAMED]],
-                        "refused": [proc.pid for proc in new[:NAMED]],
+                        "pids": got[:room],
+                        "refused": new[: max(0, room - len(got))],
                         "count": len(got),
                     }
                 )
@@ -340,6 +348,7 @@ class Tally:
         return {
             "empty": empty,
             "began": self._began,
+            "leader_signalled": self._leader_signalled,
             "signals": self.rounds,
             "seen": self._count,
             "members": [
@@ -428,7 +437,6 @@ class Warden:
         self._leader = 0
         self._first: Proc | None = None
         self._exit: int | None = None
-        self._exec = -1
         self._alone = False
         self._host_gone = False
         self._escalation: Escalation | None = None
@@ -440,19 +448,16 @@ class Warden:
         if (path := self._order["cgroup"]) is not None:
             cgroup = Cgroup(path)
             self._cgroup = cgroup if cgroup.make() else None
-        self._start()
+        if not self._start():
+            return 0
         poll = select.poll()
-        for fd in (self._control.fileno(), self._host, self._wake, self._exec):
+        for fd in (self._control.fileno(), self._host, self._wake):
             poll.register(fd, select.POLLIN)
         while True:
             timeout = self._timeout()
             for fd, _ in poll.poll(None if timeout is None else timeout * 1000):
                 if fd == self._wake:
                     self._woken()
-                elif fd == self._exec:
-                    poll.unregister(fd)
-                    if not self._started():
-                        return 0
                 elif fd == self._control.fileno():
                     if not self._told():
                         poll.unregister(fd)
@@ -473,30 +478,21 @@ class Warden:
 
     # -- the start ------------------------------------------------------------------------------
 
-    def _start(self) -> None:
-        order = self._order
-        reading, writing = os.pipe()
-        pid = os.fork() if self._cgroup is None else self._cgroup.fork()
-        if pid == 0:
-            _exec(order, self._tool, writing)
-        os.close(writing)
-        for fd in set(self._tool):
-            os.close(fd)
-        self._leader = pid
-        self._exec = reading
-
-    def _started(self) -> bool:
-        """The exec has happened, or failed; False if it failed."""
-        said = os.read(self._exec, 4096)
-        os.close(self._exec)
-        self._exec = -1
-        if said:
-            where, number, what = said.decode("utf-8", "replace").split(" ", 2)
-            os.waitpid(self._leader, 0)
+    def _start(self) -> bool:
+        """Start the tool and say so; False if it could not be."""
+        try:
+            if self._cgroup is None:
+                self._leader = _spawn(self._order, self._tool)
+            else:
+                self._leader = _spawn_inside(self._cgroup, self._order, self._tool)
+        except _NoStart as error:
             if self._cgroup is not None:
                 self._cgroup.remove()
-            self._say({"failed": {"where": where, "errno": int(number), "what": what}})
+            what = os.strerror(error.number)
+            self._say({"failed": {"where": error.where, "errno": error.number, "what": what}})
             return False
+        for fd in set(self._tool):
+            os.close(fd)
         leader, me = self._kernel.look(self._leader), self._kernel.look(os.getpid())
         self._first = leader
         self._say(
@@ -550,7 +546,7 @@ class Warden:
             return
         self._why = why
         self._escalation = Escalation(now, grace=grace, verify=verify)
-        self._tally = Tally(self._kernel, now)
+        self._tally = Tally(self._kernel, now, self._leader)
         if self._first is not None:
             self._tally.see([self._first])
 
@@ -785,28 +781,90 @@ class Broker:
 _MARKER_ENTRY: Final = MARKER.encode("ascii") + b"="
 
 
+class _NoStart(Exception):
+    def __init__(self, where: str, number: int) -> None:
+        super().__init__(where)
+        self.where = where
+        self.number = number
+
+
+# What Python ignores, or we handle, would otherwise stay so in the tool.
+_DEFAULTS: Final = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGCHLD)
+
+
+def _spawn(order: Mapping[str, Any], tool: tuple[int, int, int]) -> int:
+    """Start the tool without copying this process; its pid."""
+    argv, env, cwd = _words(order)
+    try:
+        os.chdir(cwd)
+    except OSError as error:
+        raise _NoStart("cwd", error.errno or errno.EIO) from error
+    places = [argv[0]]
+    if b"/" not in argv[0]:
+        path = env.get(b"PATH", os.defpath.encode("ascii"))
+        places = [os.path.join(place, argv[0]) for place in path.split(b":")]
+    number = errno.ENOENT
+    for place in places:
+        try:
+            pid = os.posix_spawn(
+                place,
+                argv,
+                env,
+                file_actions=[(os.POSIX_SPAWN_DUP2, fd, to) for to, fd in enumerate(tool)],
+                setsid=True,
+                setsigdef=_DEFAULTS,
+            )
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                number = error.errno or errno.EIO
+        else:
+            # A unit keeps no directory busy beyond its tool's own.
+            os.chdir("/")
+            return pid
+    raise _NoStart("exec", number)
+
+
+def _spawn_inside(cgroup: Cgroup, order: Mapping[str, Any], tool: tuple[int, int, int]) -> int:
+    """Start the tool inside a cgroup; its pid.  Nothing but a fork of our own can do that."""
+    reading, writing = os.pipe()
+    pid = cgroup.fork()
+    if pid == 0:
+        _exec(order, tool, writing)
+    os.close(writing)
+    said = os.read(reading, 256)
+    os.close(reading)
+    if said:
+        os.waitpid(pid, 0)
+        where, _, number = said.decode("ascii").partition(" ")
+        raise _NoStart(where, int(number))
+    return pid
+
+
 def _exec(order: Mapping[str, Any], tool: tuple[int, int, int], status: int) -> NoReturn:
-    where = "setup"
+    where = "exec"
     try:
         os.setsid()
         for target, fd in enumerate(tool):
             os.dup2(fd, target)
-        # What Python ignores would stay ignored in the tool.
-        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGCHLD):
+        for number in _DEFAULTS:
             signal.signal(number, signal.SIG_DFL)
-        if order["cwd"] is not None:
-            where = "cwd"
-            os.chdir(_bytes(order["cwd"]))
+        argv, env, cwd = _words(order)
+        where = "cwd"
+        os.chdir(cwd)
         where = "exec"
-        argv = [_bytes(part) for part in order["argv"]]
-        env = {_bytes(name): _bytes(value) for name, value in order["env"].items()}
         os.execvpe(argv[0], argv, env)
     except OSError as error:
-        os.write(status, f"{where} {error.errno or errno.EIO} {error.strerror}".encode())
-    except BaseException as error:
-        os.write(status, f"{where} {errno.EIO} {error!r}".encode())
+        os.write(status, f"{where} {error.errno or errno.EIO}".encode("ascii"))
+    except BaseException:
+        os.write(status, f"{where} {errno.EIO}".encode("ascii"))
     finally:
         os._exit(127)
+
+
+def _words(order: Mapping[str, Any]) -> tuple[list[bytes], dict[bytes, bytes], bytes]:
+    argv = [_bytes(part) for part in order["argv"]]
+    env = {_bytes(name): _bytes(value) for name, value in order["env"].items()}
+    return argv, env, _bytes(order["cwd"])
 
 
 def _bytes(text: str) -> bytes:
@@ -927,6 +985,7 @@ def main(arguments: Sequence[str]) -> None:
     _name("stopkit-broker")
     # The tools' descriptors come later, and must never be 0, 1 or 2.
     os.set_inheritable(fd, False)
+    os.chdir("/")
     os.closerange(3, fd)
     os.closerange(fd + 1, 1 << 16)
     try:

@@ -319,6 +319,7 @@ def test_a_receipt_that_says_its_own_end_is_no_success(tmp_path):
                 "ended": {
                     "empty": "yes",
                     "began": 0.0,
+                    "leader_signalled": False,
                     "signals": [],
                     "seen": 1,
                     "members": [],
