@@ -289,19 +289,23 @@ def _with_news(call: Call, only: Result, evidence: Evidence, last_turn: int) -> 
     standin = only.standin
     if isinstance(evidence, (Running, Placeholder)) or standin is None:
         return Verdict(keep=only)
-    says_more = evidence.output is not None or (
-        isinstance(standin, (Placeholder, Unknown)) and not isinstance(evidence, Unknown)
-    )
-    if same_outcome(standin, evidence) or not says_more:
+    if not is_news(standin, evidence):
         return Verdict(keep=only)
     if only.turn == call.turn and call.turn < last_turn:
         return Verdict(keep=only, announce=evidence)
     return Verdict(keep=only, rewrite=True, outcome=evidence)
 
 
-def same_outcome(standin: Standin, known: Evidence) -> bool:
-    """Whether a stand-in already says what is known."""
-    return standin.model_dump(exclude={"evidence"}) == known.model_dump(exclude={"evidence"})
+def is_news(standin: Standin, known: Outcome) -> bool:
+    """Whether `known` says more of a call than what stands for its result."""
+    says_more = known.output is not None or (
+        isinstance(standin, (Placeholder, Unknown)) and not isinstance(known, Unknown)
+    )
+    return says_more and standin.model_dump(exclude=_BASIS) != known.model_dump(exclude=_BASIS)
+
+
+_BASIS: Final = {"evidence"}
+"""What a made-up text does not carry."""
 
 
 def _choose(call: Call, evidence: Evidence | None, last_turn: int) -> Verdict:
@@ -423,12 +427,12 @@ __all__ = [
     "Stopped",
     "Verdict",
     "attribute",
+    "is_news",
     "is_synthetic",
     "made_up_outcome",
     "outcome_of_result",
     "parsed_evidence",
     "pending_outcome",
     "read_standin",
-    "same_outcome",
     "settle",
 ]

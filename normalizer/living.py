@@ -16,16 +16,16 @@ from stopkit.normalizer.engine import (
     Evidences,
     Live,
     Standin,
+    is_news,
     parsed_evidence,
     read_standin,
-    same_outcome,
 )
 from stopkit.normalizer.errors import HistoryError
 from stopkit.normalizer.repair import Dialect, dialect
 from stopkit.normalizer.result import CallOutcome, Change, Normalized, Splice
 from stopkit.normalizer.wording import late_note
 from stopkit.normalizer.work import Answered, Context, Repaired, account, spliced
-from stopkit.outcome import Evidence, Placeholder, Running
+from stopkit.outcome import Evidence, Outcome, Placeholder, Running, parse_outcome
 
 _VERSION: Final = 1
 
@@ -64,8 +64,8 @@ class Normalizer:
         self._evidence: dict[str, Evidence] = {}
         self._memory: Any = None
         self._deferred: list[Any] = []
-        self._news: dict[tuple[str, int], str] = {}
-        self._told: set[tuple[str, int]] = set()
+        self._news: dict[tuple[str, int], Outcome] = {}
+        self._told: dict[tuple[str, int], Outcome] = {}
 
     @property
     def api(self) -> Api:
@@ -98,18 +98,19 @@ class Normalizer:
             EvidenceError: `evidence` is none.
         """
         known = parsed_evidence(call_id, evidence)
-        self._evidence[call_id] = known
         base, mark, count = call_id.rpartition("#")
         name, occurrence = (base, int(count)) if mark and count.isdigit() else (call_id, 0)
         answered = self._past.get(name)
-        if answered is None or isinstance(known, (Running, Placeholder)):
+        if answered is None or occurrence > answered.occurrence:
+            self._evidence[call_id] = known
             return
         occurrence = occurrence or answered.occurrence
-        if occurrence != answered.occurrence or (name, occurrence) in self._told:
+        if isinstance(known, (Running, Placeholder)) or occurrence != answered.occurrence:
             return
-        if answered.standin is None or same_outcome(answered.standin, known):
-            return
-        self._news[name, occurrence] = late_note(name, occurrence, known.output, known.status)
+        self._evidence[call_id] = known
+        said = self._told.get((name, occurrence), answered.standin)
+        if said is not None and is_news(said, known):
+            self._news[name, occurrence] = known
 
     def request(self) -> Normalized[object]:
         """The history as the next request may carry it, with the account of what is new in it.
@@ -127,7 +128,10 @@ class Normalizer:
         if held and any(self._speaks.is_models(item) for item in tail):
             tail.append(self._speaks.user_message(held))
             held = []
-        tail += [self._speaks.user_message(text) for text in self._news.values()]
+        tail += [
+            self._speaks.user_message(late_note(name, number, known.output, known.status))
+            for (name, number), known in self._news.items()
+        ]
         context = self._context()
         repaired = self._repaired(tail, context)
         new = spliced(tail, repaired.splices)
@@ -150,7 +154,7 @@ class Normalizer:
         def outcomes() -> list[CallOutcome]:
             return list(speaks.outcomes(tail, repaired, replace(context, past=before)))
 
-        sendable = may_end and not repaired.pending
+        sendable = may_end and not repaired.pending and not repaired.blocked
         result: Normalized[object] = Normalized(
             api=api,
             history=history,
@@ -170,10 +174,11 @@ class Normalizer:
 
     def _repaired(self, items: list[Any], context: Context) -> Repaired:
         speaks = self._speaks
-        found = speaks.scan(items, self._request, context.evidences.ids, follows=context.follows)
         if items and speaks.must_look(self._memory, items):
-            found.spans[:] = [(0, len(items))]
-            found.odd[:] = [0]
+            found = speaks.everything(items)
+        else:
+            known = context.evidences.ids
+            found = speaks.scan(items, self._request, known, follows=context.follows)
         return speaks.repair(items, found, context) if found.spans else Repaired()
 
     def _context(self) -> Context:
@@ -240,12 +245,10 @@ class Normalizer:
                 for splice in self._splices
             ],
             "deferred": list(self._deferred),
-            "evidence": {
-                call_id: known.model_dump(mode="json", exclude_defaults=True)
-                | {"status": known.status}
-                for call_id, known in self._evidence.items()
-            },
-            "told": sorted([call_id, occurrence] for call_id, occurrence in self._told),
+            "evidence": {call_id: _dumped(known) for call_id, known in self._evidence.items()},
+            "told": [
+                [name, number, _dumped(known)] for (name, number), known in self._told.items()
+            ],
         }
 
     @classmethod
@@ -286,11 +289,16 @@ class Normalizer:
         made._sent = list(spliced(list(log[:length]), made._splices))
         made._log_length = length
         made._deferred = list(data["deferred"])
-        made._told = {(str(call_id), int(number)) for call_id, number in data["told"]}
+        for name, number, known in data["told"]:
+            made._told[str(name), int(number)] = parse_outcome(known)
         made._take_in(made._sent)
         for call_id, known in data["evidence"].items():
             made.resolve(call_id, known)
         return made, length
+
+
+def _dumped(known: Evidence) -> dict[str, object]:
+    return {"status": known.status, **known.model_dump(mode="json", exclude_defaults=True)}
 
 
 def _standin_of(content: object) -> Standin | None:

@@ -66,10 +66,11 @@ def split_request(
         if name not in body:
             raise HistoryError(f"the request body has no {name}", path=name)
         given = {**{k: v for k, v in body.items() if k != name}, **given}
-        inner = body[name]
-        if api == "openai.responses" and isinstance(inner, str):
-            return [{"role": "user", "content": inner}], given
-        return split_request(inner, api, given)
+        history = body[name]
+        if api == "openai.responses" and isinstance(history, str):
+            return [{"role": "user", "content": history}], given
+    if history.__class__ is list:
+        return history, given
     if isinstance(history, Sequence) and not isinstance(history, (str, bytes, bytearray)):
         return list(history), given
     raise HistoryError(

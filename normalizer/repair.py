@@ -50,6 +50,10 @@ class Dialect(Protocol):
         """Find, fast, what needs a look.  No spans: `violations` finds nothing."""
         ...
 
+    def everything(self, items: list[Any]) -> Found:
+        """What `scan` gives where all of `items` needs a look."""
+        ...
+
     def violations(self, items: Sequence[Any], request: Mapping[str, Any]) -> list[Violation]:
         """Everything the API would refuse in plain `items`."""
         ...
@@ -109,12 +113,12 @@ def dialect(api: Api) -> Dialect:
     Raises:
         UnknownApiError: there is none.
     """
-    loaded = _LOADED.get(api) if isinstance(api, str) else None
-    if loaded is None:
+    try:
+        return _LOADED[api]
+    except (KeyError, TypeError):
         field_of(api)
-        module = import_module(f"stopkit.normalizer.dialects.{_MODULES[api]}")
-        loaded = _LOADED[api] = cast("Dialect", module)
-    return loaded
+    module = import_module(f"stopkit.normalizer.dialects.{_MODULES[api]}")
+    return _LOADED.setdefault(api, cast("Dialect", module))
 
 
 @overload

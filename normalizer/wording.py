@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import ValidationError
@@ -54,7 +53,6 @@ _HEAD_FIELDS: Final = (
 )
 
 
-@lru_cache(maxsize=128)
 def made_up(outcome: Outcome) -> str:
     """The text of a result that stands for `outcome`, fit for a model to read."""
     fields: dict[str, object] = {}

@@ -56,6 +56,8 @@ class Repaired:
     deferred: list[Any] = field(default_factory=list)
     """Blocks held back for the next user turn."""
     hints: list[Hint] = field(default_factory=list)
+    blocked: bool = False
+    """No later item can make the frozen part sendable again."""
 
 
 class Recorder:

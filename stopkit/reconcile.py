@@ -50,6 +50,7 @@ class Compensation:
 
 
 async def reconcile(store: Store, run: str, tools: Tools, *, within: float) -> Reconciliation:
+    await store.read(partial(ledger.require_end, run=run))
     table = by_name(tools)
     answers: dict[str, StatusAnswer] = {}
     settled: list[Operation] = []

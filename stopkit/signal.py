@@ -6,18 +6,21 @@ its bridges.  `request` may come from any task, thread or signal handler.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import signal as _os_signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType, MappingProxyType
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from stopkit.clock import SYSTEM_CLOCK, Clock
 from stopkit.errors import StopRequested
 from stopkit.stop import Cause, CauseKind
+
+if TYPE_CHECKING:
+    # `import stopkit` reaches this module, and work on histories has no use for an event loop.
+    import asyncio
 
 _log = logging.getLogger("stopkit")
 
@@ -229,6 +232,8 @@ class StopSignal:
 
     def cancel_scope(self, scope: Cancellable) -> Unsubscribe:
         """Cancel a cancel scope of the running loop at the request."""
+        import asyncio
+
         loop = asyncio.get_running_loop()
         return self.on_request(lambda: _soon(loop, scope.cancel))
 
@@ -258,6 +263,8 @@ class StopSignal:
 
     async def _until(self, seconds: float | None) -> bool:
         """Wait for the request, the deadline or `seconds`; True unless the seconds came first."""
+        import asyncio
+
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -85,6 +84,9 @@ class ToolContext(_Context):
             StopRequested: if a stop came first; then nothing may be sent.
             NotRecorded: if that could not be written down; then nothing may be sent.
         """
+        # Not at the top: `import stopkit` reaches this module, and does not need an event loop.
+        import asyncio
+
         await self._ports.paused("before_dispatch")
         self.signal.checkpoint("dispatch")
         await asyncio.wrap_future(self._ports.dispatch())

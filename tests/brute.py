@@ -487,11 +487,7 @@ def _ant_server(turn: _Turn, later: Sequence[_Turn], found: _Found) -> None:
     """
     last = later[-1] if later else turn
     may_wait = not last.reply or bool(last.calls)
-    lost = [
-        path
-        for path, _, fate in _server_calls(turn, later)
-        if fate == "lost" or not may_wait
-    ]
+    lost = [path for path, _, fate in _server_calls(turn, later) if fate == "lost" or not may_wait]
     for path in lost:
         found.add("ANT-SRV-1", path)
     waiting = [path for path, _, _ in _server_calls(turn, []) if path not in lost]

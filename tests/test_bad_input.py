@@ -200,7 +200,7 @@ WRONG: list[Any] = [
 def test_any_wrong_value_at_any_place(api: Api) -> None:
     refused = 0
 
-    @settings(max_examples=400)
+    @settings(max_examples=300)
     @given(
         st.one_of(valid_history(api), damaged_history(api)),
         st.lists(st.tuples(st.integers(0, 10_000), st.sampled_from(WRONG)), min_size=1, max_size=2),
@@ -218,7 +218,7 @@ def test_any_wrong_value_at_any_place(api: Api) -> None:
 
 
 @every_api
-@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: ascii(wrong)[:30])
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: type(wrong).__name__)
 def test_a_wrong_item_among_others(api: Api, wrong: Any) -> None:
     for history in ([wrong], [{"role": "user", "content": "x"}, wrong]):
         assert told(api, history) is None or told(api, history).startswith(  # type: ignore[union-attr]
@@ -309,7 +309,7 @@ def test_deep_nesting_is_told_at_its_item(api: Api, levels: int) -> None:
 def test_text_of_a_call_may_be_nested_json(api: Api) -> None:
     """JSON in a string is nested without any nesting of ours."""
     deep = "[" * 100_000
-    history: list[Any] = {
+    histories: dict[Api, list[Any]] = {
         "anthropic.messages": [
             {"role": "user", "content": "x"},
             {
@@ -329,8 +329,8 @@ def test_text_of_a_call_may_be_nested_json(api: Api) -> None:
                 ],
             }
         ],
-    }[api]
-    assert told(api, history) is None
+    }
+    assert told(api, histories[api]) is None
 
 
 @every_api
@@ -478,7 +478,7 @@ def test_other_mappings_sequences_and_strings_are_read(api: Api) -> None:
         result = normalize(cast("Any", history), api=api)
         assert result.changes == []
         assert len(result.history) == 2
-        assert result.history[0]["content"] == "x"  # type: ignore[index]
+        assert result.history[0]["content"] == "x"
 
 
 def anthropic_objects() -> list[Any]:

@@ -460,8 +460,8 @@ PEERS: dict[str, Right] = {
     "openclaw:errored_text_turn_kept": Right(),
     "openclaw:call_without_input": Right("call_1=unknown!", touched=(0, 1), added=1, why=KEPT),
     "openclaw:blank_name_or_id": Right(
-        # Without a name no tool can have been run; white space became another name.
-        "call_ok=unknown! call_empty_name=not_started! call_blank_name=unknown! =unknown!",
+        # Without a name, or with one of white space, no tool can have been run.
+        "call_ok=unknown! call_empty_name=not_started! call_blank_name=not_started! =unknown!",
         touched=(0,),
         added=2,
         why=RENAME,

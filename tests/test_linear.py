@@ -21,7 +21,7 @@ from stopkit.normalizer.repair import dialect
 Item = dict[str, Any]
 Shape = Callable[[Api, int], list[Any]]
 
-SIZE = 100
+SIZE = 70
 GROWTH = 2.6
 """A doubled history may cost this many times as much; n log n stays below, n squared does not."""
 

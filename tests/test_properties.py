@@ -38,7 +38,7 @@ from stopkit.normalizer.repair import dialect
 
 Item = dict[str, Any]
 every_api = pytest.mark.parametrize("api", APIS)
-more = settings(max_examples=120)
+more = settings(max_examples=80)
 
 _STATUSES = [*STATUSES, "running", "placeholder"]
 
@@ -302,17 +302,20 @@ def test_each_call_and_occurrence_has_one_outcome(api: Api) -> None:
 @st.composite
 def unanswered_cases(draw: st.DrawFn, api: Api) -> tuple[list[Item], dict[str, Item]]:
     """A history without any result, and a word about some of its calls."""
-    history = without_results(api, draw(valid_history(api)))
+    asked = valid_history(api).filter(lambda history: bool(call_ids(api, history)))
+    history = without_results(api, draw(asked))
     waiting = sorted(set(call_ids(api, history)))
-    keys = st.sampled_from([*waiting, *waiting, *(f"{call_id}#2" for call_id in waiting), "x"])
-    return history, draw(st.dictionaries(keys, facts, max_size=6))
+    by_id = {call_id: st.none() | facts for call_id in waiting}
+    by_occurrence = {f"{call_id}#2": facts for call_id in waiting}
+    said = draw(st.fixed_dictionaries(by_id, optional=by_occurrence))
+    return history, {call_id: fact for call_id, fact in said.items() if fact is not None}
 
 
 @every_api
 def test_without_a_recorded_result_the_evidence_is_the_outcome(api: Api) -> None:
     decided = Counter[str]()
 
-    @settings(max_examples=200)
+    @settings(max_examples=120)
     @given(unanswered_cases(api))
     def decides(case: tuple[list[Item], dict[str, Item]]) -> None:
         history, evidence = case
@@ -392,7 +395,7 @@ def test_other_processes_give_the_same_bytes(tmp_path: Path) -> None:
     def collect(drawn: tuple[Api, tuple[list[Item], dict[str, Item], Item]]) -> None:
         batch.append([drawn[0], *drawn[1]])
 
-    settings(max_examples=200)(collect)()
+    settings(max_examples=110)(collect)()
     assert len(batch) > 100
     drawn = tmp_path / "batch.json"
     drawn.write_text(json.dumps(batch))

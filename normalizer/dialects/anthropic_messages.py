@@ -40,6 +40,7 @@ from stopkit.normalizer.dialects.anthropic_read import (
     Reader,
     as_text,
     is_fragment,
+    marker_places,
 )
 from stopkit.normalizer.dialects.anthropic_scan import Scan, scan
 from stopkit.normalizer.dialects.anthropic_server import gaps
@@ -75,6 +76,16 @@ def repair(items: list[Any], found: Scan, context: Context) -> Repaired:
     result = _Pairing(items, found, context, record, regions, reader.turn).pair()
     Writer(items, regions, context, record, result).write()
     result.changes = record.changes
+    if reader.lost_before:
+        result.blocked = True
+        result.hints.append(
+            Hint(
+                "sent_history_broken",
+                "What was sent ends in a provider-run call or a system message that only the "
+                "model's next turn may follow, and something else does: what was sent is not "
+                "rewritten here. Normalize the log anew.",
+            )
+        )
     if result.splices and (reader.thinking or found.thinking >= result.splices[0].start):
         result.hints += _thinking_hints(items, result.splices, context)
     return result
@@ -251,6 +262,11 @@ class _Pairing:
         return index
 
 
+def everything(items: list[Any]) -> Scan:
+    """What `scan` gives where all of `items` needs a look."""
+    return Scan([(0, len(items))], [0], [], -1, markers=True)
+
+
 def outcomes(items: list[Any], repaired: Repaired, context: Context) -> Iterator[CallOutcome]:
     """What became of every client-run call of the input, in order."""
     results: dict[str, Item] = {}
@@ -363,7 +379,7 @@ def end(items: list[Any], request: Mapping[str, Any]) -> tuple[bool, list[Hint]]
     final = blocks[-1] if blocks and isinstance(blocks[-1], dict) else {}
     if last.get("role") == "assistant":
         prefill = refuses_prefill(request.get("model")) is False and (
-            final.get("type") not in THINKING
+            str(final.get("type")) not in THINKING
         )
         if prefill or _paused(blocks):
             return True, []
@@ -385,6 +401,8 @@ def end(items: list[Any], request: Mapping[str, Any]) -> tuple[bool, list[Hint]]
 def remember(memory: Memory | None, items: list[Any]) -> Memory:
     """What the end of a frozen history asks of what follows; `items` are new in it."""
     memory = memory or Memory()
+    if items:
+        memory = replace(memory, last_role=str(role_of(items[-1])))
     markers = sum(1 for n, item in enumerate(items) for _ in marker_places(item, n))
     memory = replace(memory, markers=memory.markers + markers)
     at = len(items) - 1
@@ -406,7 +424,7 @@ def remember(memory: Memory | None, items: list[Any]) -> Memory:
         results_only = "ANT-SRV-3"
     elif any(programmatic(block) for block in calls):
         results_only = "ANT-SRV-7"
-    return Memory(open_server, results_only, memory.markers)
+    return replace(memory, open_server=open_server, results_only=results_only)
 
 
 def must_look(memory: Memory | None, items: list[Any]) -> bool:
@@ -415,6 +433,8 @@ def must_look(memory: Memory | None, items: list[Any]) -> bool:
     if memory is None:
         return False
     if memory.open_server or memory.results_only:
+        return True
+    if memory.last_role == "system" and role_of(items[0]) != "assistant":
         return True
     return bool(memory.markers) and any(
         True for n, item in enumerate(items) for _ in marker_places(item, n)
@@ -462,7 +482,7 @@ def _paused(blocks: list[Any]) -> bool:
     for block in blocks:
         if isinstance(block, dict):
             kind = block.get("type")
-            if kind in SERVER_CALLS:
+            if isinstance(kind, str) and kind in SERVER_CALLS:
                 opened.add(client_id(block, "id"))
             elif isinstance(kind, str) and is_hosted_result(kind):
                 opened.discard(client_id(block, "tool_use_id"))
@@ -523,6 +543,7 @@ __all__ = [
     "answered",
     "calls_of",
     "end",
+    "everything",
     "hints",
     "is_models",
     "must_look",

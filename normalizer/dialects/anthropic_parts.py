@@ -94,6 +94,8 @@ class Exchange:
     assistants: list[Message] = field(default_factory=list)
     users: list[Message] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+    follows_user: bool = False
+    """A frozen user message stands right before it."""
     results_only: str = ""
     """The rule by which the user turn may hold results only (ANT-SRV-3, -5, -7), or ""."""
 
@@ -125,7 +127,9 @@ def take_out(message: Message, cell: Cell) -> None:
 
 def takes_system(exchange: Exchange) -> bool:
     """Whether a system message may end this exchange: behind a user message or a server result."""
-    if exchange.calls or any(m.role == "user" and m.cells for m in exchange.users):
+    if exchange.calls or exchange.follows_user:
+        return True
+    if any(m.role == "user" and m.cells for m in exchange.users):
         return True
     last = exchange.assistants[-1] if exchange.assistants else None
     return last is not None and is_hosted_result(last.cells[-1].kind)

@@ -70,6 +70,7 @@ class Memory:
     """Provider-run calls that wait for their result."""
     results_only: str = ""
     """As `Exchange.results_only`, of the last exchange."""
+    last_role: str = ""
     markers: int = 0
     """How many cache markers it holds: they stay, so later ones may have to go."""
 
@@ -88,6 +89,7 @@ class Reader:
         self.regions: list[Region] = []
         self.turn = 0
         self.thinking = False
+        self.lost_before = False
         self.surplus = self._surplus_markers()
 
     def read(self) -> list[Region]:
@@ -171,6 +173,8 @@ class Reader:
             parts[0].after_gap = gap
             gap = False
             cleaned += parts
+        if start == 0 and self.memory.last_role == "system" and cleaned:
+            self.lost_before = self.lost_before or cleaned[0].role != "assistant"
         region.vanished_first = start > 0 and (not cleaned or cleaned[0].role != "assistant")
         region.exchanges = self._exchanges(cleaned)
         self._server_tools(region, more=stop < len(self.items))
@@ -231,6 +235,7 @@ class Reader:
                     current = Exchange(self.turn)
                     if self.turn == 0:
                         current.results_only = self.memory.results_only
+                        current.follows_user = self.memory.last_role == "user"
                     exchanges.append(current)
                 current.users.append(message)
         for exchange in exchanges:
@@ -270,6 +275,7 @@ class Reader:
         """Drop server calls without result and hosted results without call (ANT-SRV-1, -4)."""
         turns = [exchange for exchange in region.exchanges if exchange.assistants]
         found = gaps(cells_of(turns), self.memory.open_server if region.start == 0 else ())
+        self.lost_before = self.lost_before or found.lost_before
         for message, cell in found.callless:
             self._drop_cell(message, cell, "ANT-SRV-4")
         last = turns[-1] if turns else None
@@ -693,9 +699,9 @@ def _in_thinking(item: Any, where: Location) -> bool:
     return isinstance(block, dict) and block.get("type") in THINKING
 
 
-def _without_surrogates(item: Item) -> Item:
-    content = item.get("content")
-    mended = cast("Item", replace_surrogates(item))
+def _without_surrogates(item: Any) -> Any:
+    mended = replace_surrogates(item)
+    content = item.get("content") if isinstance(item, dict) else None
     if isinstance(content, list):
         mended["content"] = [
             old if isinstance(old, dict) and old.get("type") in THINKING else new

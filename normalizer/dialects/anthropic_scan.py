@@ -303,7 +303,11 @@ def _end_needs_a_look(items: list[Any], request: Mapping[str, Any]) -> bool:
     if isinstance(last, dict) and last.get("role") == "assistant":
         content = last.get("content")
         final = content[-1] if isinstance(content, list) and content else None
-        if isinstance(final, dict) and final.get("type") in ("thinking", "redacted_thinking"):
+        if (
+            isinstance(final, dict)
+            and final.get("type") == "thinking"
+            or final.get("type") == "redacted_thinking"
+        ):
             return True
     return bool(request) and any(request.get(name) is not None for name in _ENDINGS)
 

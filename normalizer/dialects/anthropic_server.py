@@ -32,6 +32,8 @@ class Gaps(Generic[Ref]):
     """Calls that the next assistant message may still answer."""
     callless: list[Ref] = field(default_factory=list)
     """Results whose call is neither in their message nor waiting from an earlier one."""
+    lost_before: bool = False
+    """A call from before the messages should have had its result by now."""
     open_ids: frozenset[str] = frozenset()
     """The ids of all calls that wait, those from before the messages included."""
 
@@ -58,7 +60,9 @@ def gaps(
                 continue
             if call_id in callers:
                 still.append((call_id, ref))
-            elif ref is not None:
+            elif ref is None:
+                found.lost_before = True
+            else:
                 found.lost.append(ref)
         own: set[str] = set()
         answered: set[str] = set()

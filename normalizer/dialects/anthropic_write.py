@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -79,8 +79,12 @@ class Writer:
             out += exchange.assistants
             out += exchange.users
         at_end = region.stop == len(self.items)
-        if system:
-            out += [as_user_note(self.record, message) for message in system]
+        notes = [as_user_note(self.record, message) for message in system]
+        last = region.exchanges[-1] if region.exchanges else None
+        if last is not None and last.results_only:
+            carried += [(cell, last.results_only) for note in notes for cell in note.cells]
+        else:
+            out += notes
         for cell, rule in carried:
             self._say_deferred(cell, rule, gone=True)
         self.result.deferred += [cell.block for cell, _ in carried]
@@ -229,7 +233,7 @@ class Writer:
             message.touched = True
         return message, cell
 
-    def _merged(self, call: Call, block: Item, more: list[Result]) -> Item:
+    def _merged(self, call: Call, block: Item, more: Sequence[Result]) -> Item:
         blocks = [block]
         for result in more:
             message, cell = result.item

@@ -17,7 +17,7 @@ from stopkit.normalizer.dialects.openai_chat_parts import (
     text_of,
 )
 from stopkit.normalizer.dialects.openai_chat_repair import repair
-from stopkit.normalizer.dialects.openai_chat_scan import scan
+from stopkit.normalizer.dialects.openai_chat_scan import Scan, scan
 from stopkit.normalizer.dialects.openai_chat_shapes import Item
 from stopkit.normalizer.engine import Verdict, is_synthetic, outcome_of_result, pending_outcome
 from stopkit.normalizer.errors import HistoryError
@@ -110,6 +110,11 @@ def answered(items: list[Any]) -> Iterator[tuple[str, object]]:
         yield id_of(block), None if found is None else comparable(found)
 
 
+def everything(items: list[Any]) -> Scan:
+    """What `scan` gives where all of `items` needs a look."""
+    return Scan([(0, len(items))], {})
+
+
 def remember(memory: None, items: list[Any]) -> None:
     """Nothing: a call and its answers stand together, so none can be open in a frozen part."""
 
@@ -147,6 +152,7 @@ __all__ = [
     "answered",
     "calls_of",
     "end",
+    "everything",
     "hints",
     "is_models",
     "must_look",

@@ -24,6 +24,7 @@ from stopkit.normalizer.dialects.openai_chat_shapes import (
     flaws,
     good_name,
     is_json_object,
+    parsed,
     path,
     plainly_fine,
 )
@@ -187,8 +188,9 @@ class Reader:
                 removed=name,
             )
         if not isinstance(given, str) or not is_json_object(given):
-            whole = _whole_object(given)
-            text = json.dumps({FRAGMENT: _text(given)}, ensure_ascii=False)
+            whole = _whole_object(given, cell.where)
+            text = given if isinstance(given, str) else _written(given, cell.where)
+            text = _written({FRAGMENT: text}, cell.where)
             body = {**body, "arguments": text if whole is None else whole}
             self.record.add(
                 "rewritten",
@@ -224,10 +226,10 @@ class Reader:
 
     def _drop_copies(self, entry: Entry) -> None:
         """Let identical copies of a call collapse; other calls with its id stay."""
-        seen: set[bytes] = set()
+        seen: set[str] = set()
         kept: list[Cell] = []
         for cell in entry.cells:
-            own = json.dumps(cell.block, sort_keys=True).encode()
+            own = _written(cell.block, cell.where)
             if own not in seen:
                 seen.add(own)
                 kept.append(cell)
@@ -250,31 +252,35 @@ def _at(item: Any, where: Location) -> object:
     return item
 
 
-def _whole_object(value: object) -> str | None:
+def _whole_object(value: object, where: Location) -> str | None:
     """The text of arguments that are a whole JSON object, in whatever form they were recorded."""
     if isinstance(value, str):
         if not value.strip():
             return "{}"
         try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
+            value = parsed(value)
+        except ValueError:
             return None
         if isinstance(value, str):
             return value if is_json_object(value) else None
     if value is None or value == []:
         return "{}"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else None
+    return _written(value, where) if isinstance(value, dict) else None
 
 
 def _is_fragment(arguments: str) -> bool:
     if FRAGMENT not in arguments:
         return False
-    given = json.loads(arguments)
-    return len(given) == 1 and FRAGMENT in given
+    given = parsed(arguments)
+    return isinstance(given, dict) and len(given) == 1 and FRAGMENT in given
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _written(value: object, where: Location) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except ValueError as error:
+        # Python writes no integer of more than some thousand digits.
+        raise HistoryError(str(error), path=path_of(API, where), rule="GEN-JSON-1") from None
 
 
 def _safe_name(name: object) -> str:

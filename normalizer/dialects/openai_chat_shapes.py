@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal, NamedTuple, NoReturn, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, NoReturn, TypeAlias, cast
 
 import orjson
 
@@ -90,19 +90,29 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def is_json_object(text: str) -> bool:
-    """Whether `text` is the text of one JSON object.
+def parsed(text: str) -> object:
+    """The value of a JSON text.
 
     orjson also refuses what JSON's grammar allows (numbers beyond a double, escaped lone
     surrogates), so its refusal is not the last word.
+
+    Raises:
+        ValueError: `text` is no JSON, or is nested too deep to tell.
     """
     try:
-        return isinstance(orjson.loads(text), dict)
+        return cast("object", orjson.loads(text))
     except orjson.JSONDecodeError:
         pass
     try:
-        return isinstance(json.loads(text, parse_constant=_no_constant), dict)
-    except (ValueError, RecursionError):
+        return cast("object", json.loads(text, parse_constant=_no_constant))
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def is_json_object(text: str) -> bool:
+    try:
+        return isinstance(parsed(text), dict)
+    except ValueError:
         return False
 
 

@@ -49,14 +49,12 @@ class Writer:
 
     def _write_region(self, region: Region) -> list[Any]:
         out: list[Any] = []
-        last = region.stop == len(self.items)
         for turn in region.turns:
-            ends = last and turn is region.turns[-1]
-            out += [entry.write() for entry in self._write_turn(turn, ends=ends)]
+            out += [entry.write() for entry in self._write_turn(turn)]
         return out
 
-    def _write_turn(self, turn: Turn, *, ends: bool) -> list[Entry]:
-        """The messages of a turn; `ends` where nothing stands behind it."""
+    def _write_turn(self, turn: Turn) -> list[Entry]:
+        """The messages of a turn."""
         rest = [entry for entry in turn.behind if not entry.gone and not entry.taken]
         if turn.head is None:
             return rest
@@ -69,10 +67,6 @@ class Writer:
                 turn, [self._answer(*pair) for pair in verdicts if not pair[1].pending]
             )
         parts = [part for entry in block for part in entry.parts]
-        pending = any(verdict.pending for _, verdict in verdicts)
-        if pending and ends:
-            self._defer(rest, parts)
-            return [turn.head, *block]
         if parts:
             block.append(self._media_message(turn.head, parts))
         return [turn.head, *block, *rest]
@@ -282,19 +276,6 @@ class Writer:
             )
         item: Item = {"role": "user", "content": [part for _, part in parts]}
         return Entry("user", item, None, head.where, touched=True, made=True)
-
-    def _defer(self, rest: list[Entry], parts: list[tuple[Location, Item]]) -> None:
-        """Hold back what stands behind open calls: with it the history would be no prefix."""
-        held = [*parts, *((entry.where, entry.write()) for entry in rest)]
-        for where, what in held:
-            self.record.add(
-                "deferred",
-                "GEN-LIVE-1",
-                where,
-                "While a call is open only tool messages may follow it: held back until it has its "
-                "result.",
-                removed=what,
-            )
 
     def _announce(self, offset: int) -> None:
         """Tell news about calls that were answered otherwise, once, at the end."""

@@ -19,7 +19,7 @@ from stopkit.normalizer.dialects.openai_responses_bench import (
 from stopkit.normalizer.dialects.openai_responses_check import is_chained, violations
 from stopkit.normalizer.dialects.openai_responses_outputs import comparable, is_error, text_of
 from stopkit.normalizer.dialects.openai_responses_repair import repair
-from stopkit.normalizer.dialects.openai_responses_scan import scan
+from stopkit.normalizer.dialects.openai_responses_scan import Scan, scan
 from stopkit.normalizer.dialects.openai_responses_shapes import (
     MODEL_MADE,
     kind_of,
@@ -162,6 +162,11 @@ def answered(items: list[Any]) -> Iterator[tuple[str, object]]:
             yield call_id, content
 
 
+def everything(items: list[Any]) -> Scan:
+    """What `scan` gives where all of `items` needs a look."""
+    return Scan([(0, len(items))])
+
+
 def remember(memory: Memory | None, items: list[Any]) -> Memory:
     """The ids and open programs of a frozen part; `items` are new in it."""
     memory = Memory() if memory is None else memory
@@ -194,6 +199,7 @@ __all__ = [
     "answered",
     "calls_of",
     "end",
+    "everything",
     "hints",
     "is_models",
     "must_look",

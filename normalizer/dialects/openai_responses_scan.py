@@ -13,7 +13,7 @@ once is proved at the end.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import orjson
@@ -61,8 +61,6 @@ class Scan:
     """What the fast pass found: half-open stretches, in order; none of them touches another."""
 
     spans: list[Span]
-    odd: list[int] = field(default_factory=list)
-    """Nothing here: whatever is in a span is looked at for itself."""
 
 
 def scan(

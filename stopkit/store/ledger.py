@@ -6,7 +6,7 @@ Each checks, changes and tells (its event) in one step.  Times are seconds since
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from pydantic import JsonValue
@@ -21,7 +21,7 @@ from stopkit.operation import (
     outcome_of_lost_worker,
 )
 from stopkit.outcome import Outcome
-from stopkit.run import End, RunRecord, RunStatus, move, requestable
+from stopkit.run import ENDED, TERMINAL, End, RunRecord, RunStatus, move, requestable
 from stopkit.steer import Steer, SteerStatus
 from stopkit.stop import Cause
 from stopkit.store import statements as q
@@ -141,24 +141,35 @@ def move_run(
         )
     move(record.status, to, run=run)
     asked = record.cause or cause
+    after = replace(
+        record,
+        status=to,
+        version=record.version + 1,
+        cause=asked,
+        presses=max(record.presses, presses, 1 if asked else 0),
+        cancel_requested_at=at if to == "cancel_requested" else record.cancel_requested_at,
+        terminal_at=at if to in TERMINAL else None,
+        end=end or record.end,
+        failure=failure or record.failure,
+    )
     moved = tx.execute(
         q.MOVE_RUN,
         {
             "run": run,
             "expected": record.version,
-            "status": to,
-            **cause_parameters(asked),
-            "presses": max(record.presses, presses, 1 if asked else 0),
-            "cancel_requested_at": (at if to == "cancel_requested" else record.cancel_requested_at),
-            "terminal_at": at if to in ("cancelled", "completed", "failed") else None,
-            "end": end or record.end,
-            "failure": failure or record.failure,
+            "status": after.status,
+            **cause_parameters(after.cause),
+            "presses": after.presses,
+            "cancel_requested_at": after.cancel_requested_at,
+            "terminal_at": after.terminal_at,
+            "end": after.end,
+            "failure": after.failure,
         },
     )
     if moved.rowcount != 1:
         raise RunConflict(f"run {run} moved meanwhile", correlation_id=run)
     tx.event(run, kind, at, data or {})
-    return load_run(tx, run)
+    return after
 
 
 def start_run(tx: Tx, run: str, at: float) -> RunRecord | Closed:
@@ -390,7 +401,12 @@ def resettle(
     by: str,
     decided_by: str | None = None,
 ) -> Operation:
-    """Replace an outcome by what evidence (`by`) or a named person (`decided_by`) established."""
+    """Replace an outcome by what evidence (`by`) or a named person (`decided_by`) established.
+
+    Raises:
+        RunConflict: while the run has no end: its own worker may still bring the result.
+    """
+    require_end(tx, run)
     operation = get_operation(tx, run, key)
     _write_outcome(
         tx,
@@ -416,6 +432,22 @@ def resettle(
         },
     )
     return get_operation(tx, run, key)
+
+
+def require_end(tx: Tx, run: str) -> RunRecord:
+    """The record of a run that no worker has anything left to do for.
+
+    Raises:
+        RunConflict: while it has no end.
+    """
+    record = load_run(tx, run)
+    if record.status not in ENDED:
+        raise RunConflict(
+            f"run {run} is {record.status}: it may still find out by itself",
+            run_status=record.status,
+            correlation_id=run,
+        )
+    return record
 
 
 def finish_run(

@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,7 @@ from stopkit.history import ToolCall
 from stopkit.operation import Decision, Operation, resettle_by_person
 from stopkit.outcome import NotStarted, Outcome
 from stopkit.pauses import PauseHook
-from stopkit.run import RunRecord
+from stopkit.run import ENDED, RunRecord
 from stopkit.stop import Cause, CauseKind, StopPolicy
 from stopkit.store import ledger
 from stopkit.store.ledger import StopReceipt
@@ -57,6 +57,9 @@ requests the record counts (None where the request could not be recorded)."""
 
 PATIENCE: Final = 5.0
 """Seconds that a write waits for a locked store, unless a stop gives it less."""
+
+FOLLOW_INTERVAL: Final = 0.05
+"""Seconds between two looks for new events."""
 
 _OPEN_WAIT: Final = 5.0
 
@@ -249,6 +252,25 @@ class Store(ABC):
         """A run's events with a number above `after`, in order and without a gap."""
         return await self.read(partial(ledger.events_of, run=run, after=after))
 
+    async def follow(self, run: str, *, after: int = 0) -> AsyncIterator[Event]:
+        """A run's events above `after`, as they come, until the run has its end.
+
+        To leave it is to look away, and no stop.  Going on later from the last number seen misses
+        nothing.
+
+        Raises:
+            RunNotFound: if there is no such run.
+        """
+        while True:
+            # In this order: what is written before the end is read after it.
+            ended = (await self.load(run)).status in ENDED
+            for event in await self.events(run, after=after):
+                after = event.seq
+                yield event
+            if ended:
+                return
+            await asyncio.sleep(FOLLOW_INTERVAL)
+
     async def operations(self, run: str) -> tuple[Operation, ...]:
         return await self.read(partial(ledger.operations_of, run=run))
 
@@ -294,6 +316,9 @@ class Store(ABC):
         """Ask the tools' own `status` about every operation that nobody verified.
 
         `within` bounds each question, in seconds.  The run gets its end once nothing is left.
+
+        Raises:
+            RunConflict: while the run is at work.
         """
         from stopkit.reconcile import reconcile
 
@@ -306,6 +331,7 @@ class Store(ABC):
 
         Raises:
             DecisionRefused: if its effects are known, or `by` is empty.
+            RunConflict: while the run is at work.
         """
         at = self.clock.wall()
 

@@ -68,7 +68,7 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtual(
-    main: Callable[[FakeClock], Coroutine[Any, Any, T]], clock: FakeClock | None = None
+    main: Callable[[FakeClock], Coroutine[object, object, T]], clock: FakeClock | None = None
 ) -> T:
     """Run `main(clock)` in a loop without waiting: hours pass at once, in the right order.
 

@@ -6,6 +6,7 @@ A line says where to die; the answer is how the worker ended, as `os.waitpid` te
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import json
 import os
 import signal
@@ -67,7 +68,9 @@ def main():
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
-            signal.alarm(20)
+            # A worker that hangs says where, and dies by another signal than the test's.
+            faulthandler.dump_traceback_later(50, exit=False)
+            signal.alarm(60)
             try:
                 asyncio.run(work(json.loads(line)))
             except BaseException:

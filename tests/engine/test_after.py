@@ -116,6 +116,29 @@ def test_without_a_status_check_a_person_decides_by_name():
     virtual(main)
 
 
+def test_what_is_still_at_work_is_not_settled_from_outside():
+    async def main(world):
+        world.service.seconds = 10.0
+        scope = await world.open()
+
+        async def body():
+            async with scope:
+                await scope.run_calls([call("write", what="x")], world.tools)
+
+        task = asyncio.create_task(body())
+        await asyncio.sleep(1)
+        (operation,) = await world.store.pending(scope.id)
+        with pytest.raises(RunConflict):
+            await world.store.reconcile(scope.id, world.tools)
+        with pytest.raises(RunConflict):
+            await world.store.decide(scope.id, operation.key, "did_not_happen", by="ann")
+        await task
+        assert scope.report.outcomes[0].status == "succeeded"
+        assert scope.report.status == "completed"
+
+    virtual(main)
+
+
 def test_answers_that_do_not_come():
     async def hangs(_key):
         await asyncio.sleep(1000)

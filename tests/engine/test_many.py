@@ -27,11 +27,13 @@ def test_ten_thousand_runs_end_by_their_deadline():
         policy = StopPolicy(grace=60, verify_wait=5, output_wait=5)
         scopes = [await store.open_run(session="s1", stop=policy) for _ in range(RUNS)]
 
-        async def body(scope):
+        async def body(number, scope):
             async with scope:
+                if number % 10:
+                    await asyncio.sleep(3600)
                 await scope.run_calls([call("wait")], [wait])
 
-        tasks = [asyncio.create_task(body(scope)) for scope in scopes]
+        tasks = [asyncio.create_task(body(*numbered)) for numbered in enumerate(scopes)]
         # Some are at their tool by then, some on the way there: all are alike to a stop.
         for _ in range(10):
             await asyncio.sleep(0)

@@ -773,6 +773,35 @@ def test_the_five_facts_of_a_cancel_are_five_events_in_order():
     virtual(main)
 
 
+def test_looking_away_is_no_stop():
+    async def main(world):
+        scope = await world.open()
+        seen, again = [], []
+
+        async def watch():
+            async for event in world.store.follow(scope.id):
+                seen.append(event)
+                if event.kind == "request.started":
+                    break
+
+        async def come_back():
+            await asyncio.sleep(2)
+            coming = world.store.follow(scope.id, after=seen[-1].seq)
+            again.extend([event async for event in coming])
+
+        watchers = [asyncio.create_task(watch()), asyncio.create_task(come_back())]
+        async with scope:
+            await scope.model_request(lambda: reply(seconds=1))
+            assert seen[-1].kind == "request.started"
+            assert (await world.store.load(scope.id)).status == "running"
+            await scope.run_calls([call("look", seconds=5)], world.tools)
+        await asyncio.gather(*watchers)
+        assert scope.report.status == "completed"
+        assert (*seen, *again) == await world.store.events(scope.id)
+
+    virtual(main)
+
+
 def test_approvals():
     async def main(world):
         @tool(effect="write", status=None, approve=lambda arguments: arguments["n"] > 0)

@@ -274,6 +274,19 @@ def test_a_folder_that_is_not_there_cannot_be_opened(tmp_path):
         SqlStore(f"sqlite:///{tmp_path / 'nothing' / 'runs.db'}")
 
 
+def test_many_open_a_new_file_at_once(path):
+    with ThreadPoolExecutor(8) as pool:
+        stores = list(pool.map(lambda _: SqlStore(f"sqlite:///{path}"), range(8)))
+
+    async def main():
+        scopes = [await store.open_run(session="s1") for store in stores]
+        assert len(await stores[0].runs("s1")) == len(scopes) == 8
+
+    asyncio.run(main())
+    for store in stores:
+        store.close()
+
+
 def test_migrations(path):
     engine = make_engine(sa.make_url(f"sqlite:///{path}"), "FULL")
     migrate(engine)
