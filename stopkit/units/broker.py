@@ -268,7 +268,9 @@ class WardenGuard:
         assert self._control is not None
         try:
             raw = self._control.recv(_MESSAGE)
-        except (BlockingIOError, InterruptedError):
+        except (BlockingIOError, InterruptedError, ConnectionResetError):
+            # A reset only says that the warden left with a message of ours unread; what it said
+            # before that is still to come.
             return
         except OSError:
             raw = b""
@@ -411,6 +413,7 @@ def ended_of(said: Mapping[str, Any], began: float, losses: tuple[GuardLoss, ...
         tuple(Survivor(**survivor) for survivor in said["survivors"]),
         said.get("marked", 0),
         losses,
+        said.get("why", ""),
     )
 
 

@@ -51,7 +51,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What the end of a tree came to, as its guard saw it."""
+    """What the end of a tree came to, as its guard saw it.
+
+    `why` is what began it: `asked`, `lifetime`, `terminated` (the warden got SIGTERM), ...
+    """
 
     verified_empty: Emptiness
     leader_signalled: bool = False
@@ -61,6 +64,7 @@ class Ended:
     survivors: tuple[Survivor, ...] = ()
     marked: int = 0
     guards_lost: tuple[GuardLoss, ...] = ()
+    why: str = ""
 
 
 class Guard(Protocol):

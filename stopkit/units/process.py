@@ -338,7 +338,8 @@ class ProcessUnit(Unit):
             if ended is None:
                 return self._left_report()
             holders = await self._release()
-            return await self._recorded(self._made_report(self._facts(ended, holders)))
+            cause = self._cause or self._cause_of(ended.why)
+            return await self._recorded(self._made_report(self._facts(ended, holders), cause))
         finally:
             if self._feeding is not None:
                 self._feeding.cancel()
@@ -433,8 +434,15 @@ class ProcessUnit(Unit):
             guards_lost=ended.guards_lost,
         )
 
-    def _made_report(self, facts: ProcessFacts) -> UnitReport:
-        cause = self._cause
+    def _cause_of(self, why: str) -> Cause | None:
+        """The cause of an end that did not begin here."""
+        if why == "lifetime":
+            return Cause("deadline", self._clock.wall(), words="its lifetime was over")
+        if why == "terminated":
+            return Cause("operator", self._clock.wall(), words="its warden got SIGTERM")
+        return None
+
+    def _made_report(self, facts: ProcessFacts, cause: Cause | None) -> UnitReport:
         duration = self._after()
         text = (self.stdout + self.stderr).decode("utf-8", "replace")
         own_end = facts.exit is not None and not facts.leader_signalled

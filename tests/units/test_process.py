@@ -411,7 +411,37 @@ def test_a_lifetime_bounds_a_unit(mark):
 
     report = run(main)
     assert report.outcome.status == "stopped"
+    assert report.cause.kind == "deadline"
     assert report.process.verified_empty == "yes"
+
+
+def test_a_warden_is_told_as_a_service_is(mark):
+    async def main():
+        async with ProcessUnit(["/bin/sleep", "60"], env=marked_env(mark)) as unit:
+            os.kill(unit.handle.warden[0], signal.SIGTERM)
+            return await unit.wait()
+
+    report = run(main)
+    assert report.cause.kind == "operator"
+    assert report.process.exit.signal == signal.SIGTERM
+    assert report.process.guards_lost == ()
+
+
+def test_words_that_nobody_reads_any_more_are_no_loss(mark):
+    """A warden that leaves with a message unread resets the socket; what it said still counts."""
+
+    async def main():
+        reports = []
+        for _ in range(10):
+            async with ProcessUnit(["/bin/sleep", "60"], env=marked_env(mark)) as unit:
+                for _ in range(30):
+                    unit.request_stop()
+                reports.append(await unit.wait())
+        return reports
+
+    reports = run(main)
+    assert {report.process.guards_lost for report in reports} == {()}
+    assert {report.process.verified_empty for report in reports} == {"yes"}
 
 
 def test_two_hundred_at_once(mark):
