@@ -228,7 +228,7 @@ class WardenGuard:
         self._loop.add_reader(mine.fileno(), self._readable)
         try:
             async with asyncio.timeout(START_WAIT):
-                started = self._started = await asyncio.shield(self._answer)
+                started = await asyncio.shield(self._answer)
         except TimeoutError:
             self.stop(grace=0.0, verify=order.verify)
             raise UnitStartUnknown(f"no word of the start within {START_WAIT} s") from None
@@ -237,6 +237,7 @@ class WardenGuard:
             self.stop(grace=0.0, verify=order.verify)
             self._answer.add_done_callback(_retrieved)
             raise
+        self._started = started
         return started
 
     def stop(self, *, grace: float, verify: float) -> None:

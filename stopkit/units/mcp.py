@@ -203,12 +203,14 @@ class McpPeer:
         if not closing.done():
             closing.set_result(None)
         cancelled = False
-        while not task.done():
-            try:
-                await asyncio.wait({task})
-            except asyncio.CancelledError:
-                cancelled = True
-                task.cancel()
+        # As for the end of a unit: a cancel scope outside would cancel at every turn of the loop.
+        with anyio.CancelScope(shield=True):
+            while not task.done():
+                try:
+                    await asyncio.wait({task})
+                except asyncio.CancelledError:
+                    cancelled = True
+                    task.cancel()
         if not task.cancelled() and (error := task.exception()) is not None:
             raise error
         if cancelled:
@@ -551,20 +553,20 @@ async def _process_streams(
     try:
         yield from_server, to_server
     finally:
-        # As the protocol has it: the end of its input first, then the stop.
-        from_server.close()
-        to_server.close()
-        await _quietly([writing], CLOSE_WAIT / 4)
-        unit.close_input()
-        with contextlib.suppress(TimeoutError, asyncio.CancelledError):
-            async with asyncio.timeout(CLOSE_WAIT):
-                await unit.wait()
-        if not unit.ended:
-            unit.request_stop("policy", words="its connection was closed")
-        await _quietly([asyncio.ensure_future(_ended(unit))], None)
-        for task in (reading, writing):
-            task.cancel()
-        await _quietly([reading, writing], None)
+        with anyio.CancelScope(shield=True):
+            # As the protocol has it: the end of its input first, then the stop.
+            from_server.close()
+            to_server.close()
+            await _quietly([writing], CLOSE_WAIT / 4)
+            unit.close_input()
+            ending = asyncio.ensure_future(_ended(unit))
+            await _quietly([ending], CLOSE_WAIT)
+            if not unit.ended:
+                unit.request_stop("policy", words="its connection was closed")
+            await _quietly([ending], None)
+            for task in (reading, writing):
+                task.cancel()
+            await _quietly([reading, writing], None)
 
 
 async def _ended(unit: ProcessUnit) -> None:

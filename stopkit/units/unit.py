@@ -11,6 +11,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
+import anyio
+
 from stopkit.clock import SYSTEM_CLOCK, Clock
 from stopkit.stop import Cause, CauseKind, StopPlan, StopPolicy
 from stopkit.units.errors import UnitState
@@ -212,12 +214,15 @@ class Unit(ABC):
         """Wait for the end; a cancellation meanwhile hurries it, and then goes on its way."""
         assert self._task is not None
         cancelled = False
-        while not self._task.done():
-            try:
-                await asyncio.wait({self._task})
-            except asyncio.CancelledError:
-                cancelled = True
-                self._ask(Cause("parent", self._clock.wall(), words="its task was cancelled"))
+        # The shield keeps an outer cancel scope of anyio from cancelling at every turn of the
+        # loop, which would count as so many presses.  A raw cancel goes through it.
+        with anyio.CancelScope(shield=True):
+            while not self._task.done():
+                try:
+                    await asyncio.wait({self._task})
+                except asyncio.CancelledError:
+                    cancelled = True
+                    self._ask(Cause("parent", self._clock.wall(), words="its task was cancelled"))
         self._task.result()
         if cancelled:
             raise asyncio.CancelledError

@@ -233,7 +233,7 @@ class Escalation:
         self.grace_until = now + grace
         self.expires = self.grace_until + verify
         self._verify = verify
-        self._asked: set[Identity] = set()
+        self._asked: set[tuple[Identity, str]] = set()
         self._killed: set[Identity] = set()
         self._fresh = False
 
@@ -251,26 +251,28 @@ class Escalation:
 
     def step(self, now: float, living: Sequence[Proc]) -> list[tuple[Proc, int]]:
         self._fresh = False
-        killing = self.killing(now)
-        done = self._killed if killing else self._asked
         due: list[tuple[Proc, int]] = []
         for proc in living:
-            if proc.identity in done:
+            if self.killing(now):
+                if proc.identity not in self._killed:
+                    self._killed.add(proc.identity)
+                    due.append((proc, signal.SIGKILL))
                 continue
-            done.add(proc.identity)
-            self._fresh = True
-            if killing:
-                due.append((proc, signal.SIGKILL))
-                continue
-            due.append((proc, signal.SIGTERM))
-            if proc.state == "T":
-                # A stopped process obeys only once it goes on.
-                due.append((proc, signal.SIGCONT))
+            # By its name too: what a shell was asked between its fork and its exec, the program
+            # never hears of.
+            asked = (proc.identity, proc.name)
+            if asked not in self._asked:
+                self._asked.add(asked)
+                due.append((proc, signal.SIGTERM))
+                if proc.state == "T":
+                    # A stopped process obeys only once it goes on.
+                    due.append((proc, signal.SIGCONT))
+        self._fresh = bool(due)
         return due
 
     def refused(self, proc: Proc) -> None:
         """Try again at the next pass: a process may change its user."""
-        self._asked.discard(proc.identity)
+        self._asked.discard((proc.identity, proc.name))
         self._killed.discard(proc.identity)
 
     def delay(self, now: float) -> float:

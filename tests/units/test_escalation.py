@@ -47,6 +47,16 @@ def test_a_stopped_process_is_let_go_on_to_obey():
     assert plan.step(0.0, [halted]) == [(halted, TERM), (halted, CONT)]
 
 
+def test_a_program_is_asked_although_the_shell_it_was_forked_from_had_been():
+    plan = Escalation(0.0, grace=1.0, verify=1.0)
+    shell = proc(1)
+    program = shell._replace(name="sleep")
+    assert plan.step(0.0, [shell]) == [(shell, TERM)]
+    assert plan.step(0.1, [program]) == [(program, TERM)]
+    assert plan.step(0.2, [program]) == []
+    assert plan.step(1.0, [program]) == [(program, KILL)]
+
+
 def test_what_was_refused_is_tried_again():
     plan = Escalation(0.0, grace=0.0, verify=1.0)
     one = proc(1)

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 
+import anyio
 import pytest
 from units.truth import MARK, alive, marked, survivors, until
 
@@ -209,6 +210,26 @@ def test_a_cancelled_task_leaves_nothing_behind(mark):
     assert report.cause.kind == "parent"
     assert report.process.verified_empty == "yes"
     assert survivors(mark, within=0) == {}
+
+
+def test_a_cancel_scope_outside_leaves_the_tool_its_grace(mark):
+    """anyio cancels at every turn of the loop: one cancel, not so many presses."""
+
+    async def main():
+        command = "trap 'sleep 0.2; echo saved; exit 0' TERM; echo ready; while :; do sleep 9; done"
+        unit = ProcessUnit.shell(command, env=marked_env(mark))
+        with anyio.CancelScope() as scope:
+            async with unit:
+                await ready(unit)
+                scope.cancel()
+                await anyio.sleep_forever()
+        return unit.report, scope.cancelled_caught
+
+    report, caught = run(main)
+    assert caught
+    assert report.cause.kind == "parent"
+    assert not report.process.forced
+    assert report.outcome.output.endswith("saved\n")
 
 
 @pytest.mark.parametrize("yields", range(8))
