@@ -21,7 +21,7 @@ from stopkit.units import warden
 from stopkit.units.errors import UnitNotStarted, UnitStartUnknown, UnitUnsupported
 from stopkit.units.facts import Emptiness, Exit, Member, SignalSent, Survivor
 from stopkit.units.guard import Ended, GuardLoss, Order, Started
-from stopkit.units.kernel import Kernel
+from stopkit.units.kernel import Kernel, default_kernel
 from stopkit.units.warden import MARKER, Cgroup, Escalation, LinuxKernel, Proc, Sent
 
 START_WAIT: Final = 10.0
@@ -189,7 +189,7 @@ class WardenGuard:
 
     def __init__(self, *, broker: Broker = BROKER, kernel: Kernel | None = None) -> None:
         self._broker = broker
-        self._kernel: Kernel = kernel or LinuxKernel()
+        self._kernel: Kernel = kernel or default_kernel()
         self._loop = asyncio.get_running_loop()
         self.leader: asyncio.Future[Exit | None] = self._loop.create_future()
         self.ended: asyncio.Future[Ended] = self._loop.create_future()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
-from stopkit.units.warden import Proc, Sent
+from stopkit.units.ps import PsKernel
+from stopkit.units.warden import LinuxKernel, Proc, Sent
+
+# Annotated: a checker would otherwise call the other systems' code unreachable.
+_PLATFORM: Final[str] = sys.platform
 
 
 class Kernel(Protocol):
@@ -38,3 +43,8 @@ class Kernel(Protocol):
     def boot_id(self) -> str:
         """Different after each boot; empty where the system does not tell."""
         ...
+
+
+def default_kernel() -> Kernel:
+    """That of the system this runs on."""
+    return LinuxKernel() if _PLATFORM.startswith("linux") else PsKernel()

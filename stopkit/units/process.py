@@ -27,12 +27,12 @@ from stopkit.units.facts import Member, ProcessFacts, UnitKind, UnitReport
 from stopkit.units.group import GroupGuard
 from stopkit.units.guard import Ended, Guard, Order, Started
 from stopkit.units.handle import UnitHandle, UnitRecords, receipt_path, ticks_now
-from stopkit.units.kernel import Kernel
+from stopkit.units.kernel import Kernel, default_kernel
 from stopkit.units.output import Chunk, InputPipe, OutputLimits, OutputPipe
 from stopkit.units.ps import PsKernel
 from stopkit.units.unit import Unit
 from stopkit.units.verdict import verdict
-from stopkit.units.warden import MARKER, LinuxKernel
+from stopkit.units.warden import MARKER
 
 StdinFrom: TypeAlias = Literal["null", "pipe"] | bytes
 StderrTo: TypeAlias = Literal["merge", "pipe", "null"]
@@ -210,7 +210,7 @@ class ProcessUnit(Unit):
         """
         self._open()
         guard = self._guard = (self._make_guard or _default_guard)()
-        kernel = self._kernel = self._kernel or _default_kernel()
+        kernel = self._kernel = self._kernel or default_kernel()
         me = kernel.look(os.getpid())
         handle = UnitHandle(
             id=self.id,
@@ -605,7 +605,3 @@ def _default_guard() -> Guard:
     if _PLATFORM == "darwin" or "bsd" in _PLATFORM:
         return GroupGuard(PsKernel())
     raise UnitUnsupported(f"process units do not run on {_PLATFORM}: nothing would be held")
-
-
-def _default_kernel() -> Kernel:
-    return LinuxKernel() if _PLATFORM.startswith("linux") else PsKernel()

@@ -25,9 +25,9 @@ from stopkit.units.broker import ended_of, exit_of
 from stopkit.units.facts import Emptiness, Exit, Survivor
 from stopkit.units.guard import Ended
 from stopkit.units.handle import UnitHandle
-from stopkit.units.kernel import Kernel
+from stopkit.units.kernel import Kernel, default_kernel
 from stopkit.units.record import end_unit, load_units
-from stopkit.units.warden import Cgroup, Escalation, Identity, LinuxKernel, Proc
+from stopkit.units.warden import Cgroup, Escalation, Identity, Proc
 
 if TYPE_CHECKING:
     from stopkit.store.sql import Store
@@ -87,7 +87,7 @@ async def recover(
     Raises:
         NotRecorded: if what was found could not be written; it can be called again.
     """
-    looked = kernel or LinuxKernel()
+    looked = kernel or default_kernel()
     handles = [handle for handle in await store.read(load_units) if handle.ended is None]
     skipped: list[tuple[UnitHandle, Skipped]] = []
     units: list[RecoveredUnit] = []
@@ -110,7 +110,7 @@ async def stop_detached(
     store: Store, handle: UnitHandle, *, within: float = WITHIN, kernel: Kernel | None = None
 ) -> RecoveredUnit:
     """End a detached unit by its record, from whatever process."""
-    looked = kernel or LinuxKernel()
+    looked = kernel or default_kernel()
     unit = await asyncio.to_thread(end_leftovers, handle, looked, within)
     return await _settle(store, unit)
 

@@ -790,8 +790,10 @@ class _NoStart(Exception):
         self.number = number
 
 
-# What Python ignores, or we handle, would otherwise stay so in the tool.
-_DEFAULTS: Final = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGCHLD)
+def _defaults() -> tuple[int, ...]:
+    """What Python ignores, or we handle, and what would stay so in the tool."""
+    # Not a constant: the host imports this file on systems that lack some of them.
+    return signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGCHLD
 
 
 def _spawn(order: Mapping[str, Any], tool: tuple[int, int, int]) -> int:
@@ -814,7 +816,7 @@ def _spawn(order: Mapping[str, Any], tool: tuple[int, int, int]) -> int:
                 env,
                 file_actions=[(os.POSIX_SPAWN_DUP2, fd, to) for to, fd in enumerate(tool)],
                 setsid=True,
-                setsigdef=_DEFAULTS,
+                setsigdef=_defaults(),
             )
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR):
@@ -848,7 +850,7 @@ def _exec(order: Mapping[str, Any], tool: tuple[int, int, int], status: int) -> 
         os.setsid()
         for target, fd in enumerate(tool):
             os.dup2(fd, target)
-        for number in _DEFAULTS:
+        for number in _defaults():
             signal.signal(number, signal.SIG_DFL)
         argv, env, cwd = _words(order)
         where = "cwd"

@@ -249,3 +249,30 @@ def test_a_forked_host_has_a_broker_of_its_own(mark):
 def test_the_cgroup_base_is_ours_to_write():
     base = cgroup_base()
     assert base is None or os.access(base, os.W_OK)
+
+
+def test_the_units_can_be_imported_where_they_are_refused():
+    """A system without these names still gets the typed refusal, not an AttributeError."""
+    script = (
+        "import signal, os, select\n"
+        "import asyncio, socket, subprocess, tempfile, threading, ctypes\n"
+        "for name in ('SIGPIPE', 'SIGXFSZ', 'SIGCHLD', 'SIGKILL', 'SIGCONT'):\n"
+        "    delattr(signal, name)\n"
+        "for name in ('pidfd_open', 'memfd_create', 'posix_spawn', 'fork', 'geteuid', 'setsid'):\n"
+        "    delattr(os, name)\n"
+        "del select.poll\n"
+        "from stopkit.units import process, ProcessUnit, recover\n"
+        "from stopkit.units.errors import UnitUnsupported\n"
+        "process._PLATFORM = 'win32'\n"
+        "async def main():\n"
+        "    try:\n"
+        "        await ProcessUnit(['x']).start()\n"
+        "    except UnitUnsupported as error:\n"
+        "        print(error.code)\n"
+        "asyncio.run(main())\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout.strip(), done.returncode) == ("unsupported", 0), done.stderr
