@@ -171,7 +171,7 @@ class Normalizer:
             _outcomes=outcomes,
         )
         for call_id, _ in speaks.answered(new):
-            call_id = self._renamed.get(call_id, call_id)
+            call_id = self._renamed.get(call_id) or call_id
             if call_id in self._past:
                 before[call_id] = self._past[call_id]
         if sendable:
@@ -230,7 +230,7 @@ class Normalizer:
     def _take_in(self, new: list[Any]) -> None:
         """Know the calls of a frozen part, and what else its format asks of later ones."""
         for sent_as, content in self._speaks.answered(new):
-            call_id = self._renamed.get(sent_as, sent_as)
+            call_id: str = self._renamed.get(sent_as) or sent_as
             known = self._past.get(call_id)
             occurrence = known.occurrence + 1 if known else 1
             self._past[call_id] = Answered(occurrence, content, _standin_of(content), sent_as)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -42,6 +45,39 @@ class StillAtWork:
 
 
 BodyEnd: TypeAlias = Returned | Raised | Cancelled | StillAtWork
+
+
+class Approval:
+    """A call's wait for somebody's word.  The first answer stays; it may come from any thread.
+
+    `woken` is done once the answer is there; `refusal` is None where it was yes.
+    """
+
+    __slots__ = ("_lock", "_loop", "answered", "refusal", "woken")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._lock = threading.Lock()
+        self.answered = False
+        self.refusal: Outcome | None = None
+        self.woken: asyncio.Future[None] = loop.create_future()
+
+    def answer(self, refusal: Outcome | None, tell: Callable[[], object]) -> bool:
+        """Give the answer and `tell` of it before the call goes on; False if there was one."""
+        with self._lock:
+            if self.answered:
+                return False
+            self.answered = True
+            self.refusal = refusal
+            tell()
+        # A loop that is closed has nobody left to wake.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._wake)
+        return True
+
+    def _wake(self) -> None:
+        if not self.woken.done():
+            self.woken.set_result(None)
 
 
 class CallState:
@@ -109,7 +145,7 @@ class CallState:
         self.output: list[str] = []
         self.receipts: list[str] = []
         self.provider_request_id: str | None = None
-        self.approval: asyncio.Future[Outcome | None] | None = None
+        self.approval: Approval | None = None
         self.snapshot: Snapshot | None = None
         self.diff: FileDiff | None = None
         self.returned: str | None = None

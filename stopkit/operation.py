@@ -18,7 +18,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
@@ -33,6 +33,7 @@ EFFECT_CLASSES: Final[tuple[EffectClass, ...]] = get_args(EffectClass)
 STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
 
 KEY_PREFIX: Final = "op_"
+UNDO_SUFFIX: Final = "_undo"
 _KEY_LENGTH: Final = 26
 
 
@@ -120,7 +121,7 @@ class Replay:
 class Refuse:
     """The tool may not start."""
 
-    code: Literal["key_conflict", "reconcile_first", "key_past_retention", "in_progress"]
+    code: Literal["key_conflict", "reconcile_first", "key_past_retention", "in_progress", "undone"]
     reason: str
 
     @property
@@ -132,9 +133,14 @@ Admission: TypeAlias = Go | Replay | Refuse
 
 
 def admit(
-    earlier: Operation | None, *, fingerprint: str, now: float, retention: float | None
+    earlier: Operation | None,
+    *,
+    fingerprint: str,
+    now: float,
+    retention: float | None,
+    undo: Operation | None = None,
 ) -> Admission:
-    """Whether a call may start under a key, given the latest operation that had it.
+    """Whether a call may start under a key, given the latest operation that had it, and its undo.
 
     `retention` is how many seconds the service behind the tool remembers a key; None says that it
     never forgets one.
@@ -146,21 +152,57 @@ def admit(
     if earlier.outcome is None:
         return Refuse("in_progress", "an operation with this key has not ended")
     if isinstance(earlier.outcome, Succeeded):
+        if undo is not None and not (undo.outcome and undo.outcome.effects == "confirmed_absent"):
+            # The service remembers this key as done, and would not do it again either.
+            return Refuse(
+                "undone",
+                "the operation with this key was undone, or may have been; "
+                "run it as a new operation under a key of its own",
+            )
         found = (*earlier.outcome.evidence, f"recorded in run {earlier.run}")
         return Replay(earlier.outcome.model_copy(update={"evidence": found}))
     if earlier.unverified:
         return Refuse("reconcile_first", "an earlier attempt with this key is not reconciled")
-    if (
-        retention is not None
-        and earlier.first_dispatched_at is not None
-        and earlier.outcome.effects != "confirmed_absent"
-        and now - earlier.first_dispatched_at > retention
+    if earlier.outcome.effects != "confirmed_absent" and past_retention(
+        earlier, now=now, retention=retention
     ):
         return Refuse(
             "key_past_retention",
             "the service may have forgotten this key; look first, then run it as a new operation",
         )
     return Go(again=True)
+
+
+def past_retention(operation: Operation, *, now: float, retention: float | None) -> bool:
+    """Whether the service may have forgotten the key of an operation by now."""
+    return (
+        retention is not None
+        and operation.first_dispatched_at is not None
+        and now - operation.first_dispatched_at > retention
+    )
+
+
+def outcomes_by_call_id(operations: Iterable[Operation]) -> dict[str, list[Outcome | None]]:
+    """What became of the calls of a lineage, by call id, in the order in which they were made.
+
+    `operations` are in the order of the attempts.  A call that several attempts took up is one
+    call: what ran says more of it than what was not started, and a success more than all.
+    """
+
+    def says(outcome: Outcome | None) -> int:
+        if outcome is None:
+            return 1
+        return {"succeeded": 2, "not_started": 0, "denied": 0}.get(outcome.status, 1)
+
+    calls: dict[tuple[int, str, int], Outcome | None] = {}
+    for operation in operations:
+        place = (operation.request, operation.call_id, operation.occurrence)
+        if place not in calls or says(operation.outcome) >= says(calls[place]):
+            calls[place] = operation.outcome
+    found: dict[str, list[Outcome | None]] = {}
+    for place in sorted(calls):
+        found.setdefault(place[1], []).append(calls[place])
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Literal
 
 from stopkit.call import (
+    Approval,
     BodyEnd,
     CallState,
     Cancelled,
@@ -124,7 +125,9 @@ class CallRunner:
         """Whether a call may go on towards its start."""
         if state.outcome is not None:
             return False
-        return state.cleanup or not (self._work.signal.requested or self._work.closed.done())
+        if state.cleanup:
+            return not self._work.accounted
+        return not (self._work.signal.requested or self._work.closed.done())
 
     async def _start(self, state: CallState) -> None:
         work = self._work
@@ -186,7 +189,7 @@ class CallRunner:
 
     async def _approved(self, state: CallState) -> bool:
         work = self._work
-        approval = state.approval = work.loop.create_future()
+        approval = state.approval = Approval(work.loop)
         work.event(
             "approval.requested",
             {
@@ -195,9 +198,8 @@ class CallRunner:
                 "name": state.call.name,
             },
         )
-        await asyncio.wait({approval})
-        refusal = approval.result()
-        if refusal is not None:
+        await asyncio.wait({approval.woken})
+        if (refusal := approval.refusal) is not None:
             work.settle(state, refusal.model_copy(update={"key": state.operation.key}))
             return False
         return True
@@ -401,7 +403,10 @@ class CallRunner:
         if state.outcome is not None:
             return
         if state.stage in ("queued", "intended"):
-            self._work.settle(state, never_started(state, "its caller was cancelled"))
+            outcome = never_started(state, "its caller was cancelled")
+            if state.approval is not None:
+                state.approval.answer(outcome, partial(self._work.approval_withdrawn, state))
+            self._work.settle(state, outcome)
         elif state.task is not None and not (
             state.dispatched and state.effect in ("write", "detached")
         ):

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Literal
 
 from stopkit.errors import RunNotFound, ToolFailed
 from stopkit.operation import (
+    UNDO_SUFFIX,
+    Absent,
     NoAnswer,
     Operation,
     StatusAnswer,
+    past_retention,
     resettle_by_answer,
 )
 from stopkit.outcome import Failed, Succeeded, Unknown
@@ -24,8 +27,6 @@ from stopkit.tool import Tool, Tools, by_name
 
 if TYPE_CHECKING:
     from stopkit.store.sql import Store
-
-UNDO_SUFFIX = "_undo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,38 +56,46 @@ async def reconcile(store: Store, run: str, tools: Tools, *, within: float) -> R
     answers: dict[str, StatusAnswer] = {}
     settled: list[Operation] = []
     for operation in await store.pending(run):
-        answer = await _ask(table.get(operation.name), operation, within)
+        answer = await _ask(store, table.get(operation.name), operation, within)
         answers[operation.key] = answer
         outcome = resettle_by_answer(operation, answer)
         if outcome is not None:
-            settled.append(
-                await store.write(
-                    partial(
-                        ledger.resettle,
-                        run=run,
-                        key=operation.key,
-                        outcome=outcome,
-                        at=store.clock.wall(),
-                        by="status",
-                    )
+            known = await store.write(
+                partial(
+                    ledger.resettle,
+                    run=run,
+                    key=operation.key,
+                    outcome=outcome,
+                    at=store.clock.wall(),
+                    by="status",
                 )
             )
+            if known is not None:
+                settled.append(known)
     record = await store.write(partial(ledger.close_if_reconciled, run=run, at=store.clock.wall()))
     return Reconciliation(run, record.status, answers, tuple(settled), await store.pending(run))
 
 
-async def _ask(tool: Tool | None, operation: Operation, within: float) -> StatusAnswer:
+async def _ask(
+    store: Store, tool: Tool | None, operation: Operation, within: float
+) -> StatusAnswer:
     if tool is None:
         return NoAnswer(f"there is no tool {operation.name!r}")
     if tool.status is None:
         return NoAnswer("the tool has no status check")
     try:
         async with asyncio.timeout(within):
-            return await tool.status(operation.key)
+            answer = await tool.status(operation.key)
     except TimeoutError:
         return NoAnswer(f"no answer within {within} s")
     except Exception as error:
         return NoAnswer(f"{type(error).__name__}: {error}")
+    if isinstance(answer, Absent) and past_retention(
+        operation, now=store.clock.wall(), retention=tool.retention
+    ):
+        # What it no longer remembers looks as what it never saw.
+        return NoAnswer("the service says absent, and may have forgotten this key")
+    return answer
 
 
 async def compensate(
@@ -96,7 +105,8 @@ async def compensate(
     if operation is None:
         raise RunNotFound(f"run {run} has no operation {key}", correlation_id=run)
     undo_key = key + UNDO_SUFFIX
-    earlier = await store.read(partial(ledger.latest_with_key, key=undo_key))
+    tenant = (await store.load(run)).tenant
+    earlier = await store.read(partial(ledger.latest_with_key, key=undo_key, tenant=tenant))
     if earlier is not None:
         return _recorded(earlier)
     if not operation.standing:

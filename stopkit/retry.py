@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 from tenacity.stop import stop_after_attempt, stop_any, stop_base
 
-from stopkit.errors import StopkitError, StopRequested
+from stopkit.errors import StopkitError
 from stopkit.operation import EffectClass
 from stopkit.signal import StopSignal
 
@@ -59,8 +59,8 @@ async def retry(
     """Call `function` until it returns, at most `attempts` times.
 
     `wait` is tenacity's (seconds; exponential with jitter by default), cut to what remains of the
-    deadline.  `on` says which errors are worth another try; stopkit's own never are.  A write
-    without a `key` is tried once: its error may hide an effect.
+    deadline.  `on` says which errors are worth another try; stopkit's own never are, nor is a
+    cancellation or an exit.  A write without a `key` is tried once: its error may hide an effect.
 
     Raises:
         StopRequested: if a stop is asked for before the first try or during a back-off.
@@ -72,7 +72,8 @@ async def retry(
         signal.checkpoint("retry")
 
     def worth(error: BaseException) -> bool:
-        if isinstance(error, (StopkitError, StopRequested)):
+        # A cancellation or an exit is no error, whatever `on` says of it.
+        if isinstance(error, StopkitError) or not isinstance(error, Exception):
             return False
         fits = isinstance(error, on) if isinstance(on, type) else on(error)
         return fits and may_retry(effect, key=key, stopped=signal.requested)

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -129,6 +130,10 @@ class RunRecord:
     end: End | None = None
     failure: str | None = None
     active_call: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.deadline_at is not None and math.isnan(self.deadline_at):
+            raise ValueError("a deadline is a number of seconds, not NaN")
 
     @property
     def terminal(self) -> bool:

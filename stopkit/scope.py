@@ -17,10 +17,12 @@ from stopkit.call import CallState
 from stopkit.errors import (
     ApprovalNotPending,
     CleanupOnly,
+    DecisionRefused,
     InsideTheRun,
     StopkitError,
     StopRequested,
 )
+from stopkit.events import EventKind
 from stopkit.history import ToolCall
 from stopkit.operation import Operation
 from stopkit.outcome import Denied, Outcome
@@ -36,7 +38,7 @@ from stopkit.store.ledger import ChildReceipt, Closed, StopReceipt
 from stopkit.store.tx import Tx
 from stopkit.text import FinalText, PartialText, TextBuffer
 from stopkit.tool import Tools, by_name
-from stopkit.work import IN_CLEANUP, Complete, Work
+from stopkit.work import Complete, Work
 
 if TYPE_CHECKING:
     from stopkit.store.sql import Store
@@ -86,6 +88,7 @@ class RunScope:
         self.attempt = record.attempt
         self.signal = StopSignal(deadline=deadline, clock=store.clock, run=record.id)
         self._work = Work(store, record, self.signal, policy or StopPolicy(), complete)
+        self._work.inherited = tuple(inherited)
         self._work.messages.extend(messages)
         self._work.steers.update((steer.id, steer) for steer in steers)
         self._saved = len(messages)
@@ -115,9 +118,16 @@ class RunScope:
     async def __aenter__(self) -> RunScope:
         work = self._work
         self._host = asyncio.current_task()
-        started = await work.store.write(
-            partial(ledger.start_run, run=self.id, at=work.clock.wall())
-        )
+        try:
+            started = await work.store.write(
+                partial(ledger.start_run, run=self.id, at=work.clock.wall())
+            )
+        except asyncio.CancelledError:
+            # It may be recorded as running all the same, and no block will be left to end it.
+            self.signal.request("parent", words="the task that ran it was cancelled")
+            self._begin()
+            await self._await_end()
+            raise
         work.store.listen(self.id, self._noticed)
         remaining = self.signal.remaining()
         if remaining != float("inf"):
@@ -241,17 +251,20 @@ class RunScope:
         A tool's own error is an outcome.  After the close every call is `not_started`.
 
         Raises:
+            ValueError: for a limit below 1.
             CleanupOnly: inside a clean-up function, for any tool whose effect is not `cleanup`.
 
         Cancellation: cuts these calls as a stop would; their outcomes are in the report.
         """
+        if limit is not None and limit < 1:
+            raise ValueError(f"limit is at least 1, not {limit!r}")
         table = by_name(tools)
-        cleanup = IN_CLEANUP.get()
+        cleanup = self._work.in_cleanup
         if cleanup and any(
             (found := table.get(call.name)) is None or found.effect != "cleanup" for call in calls
         ):
             raise CleanupOnly("clean-up may save, release and verify", correlation_id=self.id)
-        slots = asyncio.Semaphore(limit) if limit else None
+        slots = asyncio.Semaphore(limit) if limit is not None else None
         states = [self._runner.register(call, table.get(call.name), cleanup) for call in calls]
         with self._within():
             work = self._work
@@ -290,28 +303,29 @@ class RunScope:
                 state.call.id, state.call.occurrence, state.call.name, state.operation.arguments
             )
             for state in self._work.calls
-            if state.approval is not None and not state.approval.done()
+            if state.approval is not None and not state.approval.answered
         )
 
     def approve(self, call_id: str, *, by: str, occurrence: int = 1) -> None:
-        """Let a call start.
+        """Let a call start.  From any thread.
 
         Raises:
             ApprovalNotPending: if it does not wait, or not any more.
+            DecisionRefused: if nobody is named.
         """
-        approval = self._waiting(call_id, occurrence)
-        self._work.event("approval.approved", {"call_id": call_id, "by": by})
-        approval.set_result(None)
+        self._answer(call_id, occurrence, None, "approval.approved", {"by": by})
 
     def deny(self, call_id: str, reason: str, *, by: str, occurrence: int = 1) -> None:
         """Keep a call from running, and no other; `reason` goes to the model.
 
+        From any thread.
+
         Raises:
             ApprovalNotPending: if it does not wait, or not any more.
+            DecisionRefused: if nobody is named.
         """
-        approval = self._waiting(call_id, occurrence)
-        self._work.event("approval.denied", {"call_id": call_id, "by": by, "reason": reason})
-        approval.set_result(Denied(by=by, reason=reason))
+        denied = Denied(by=by, reason=reason)
+        self._answer(call_id, occurrence, denied, "approval.denied", {"by": by, "reason": reason})
 
     # -- steering -------------------------------------------------------------------------------
 
@@ -583,7 +597,7 @@ class RunScope:
     @contextlib.asynccontextmanager
     async def _door(self, where: str) -> AsyncIterator[None]:
         await self._check(where)
-        if IN_CLEANUP.get():
+        if self._work.in_cleanup:
             raise CleanupOnly("clean-up may not go on with the task", correlation_id=self.id)
         with self._within():
             yield
@@ -615,12 +629,23 @@ class RunScope:
             correlation_id=self.id,
         )
 
-    def _waiting(self, call_id: str, occurrence: int) -> asyncio.Future[Outcome | None]:
-        for state in self._work.calls:
+    def _answer(
+        self,
+        call_id: str,
+        occurrence: int,
+        refusal: Denied | None,
+        kind: EventKind,
+        data: Mapping[str, JsonValue],
+    ) -> None:
+        if not str(data["by"]).strip():
+            raise DecisionRefused("an approval names who gave it", correlation_id=self.id)
+        tell = partial(self._work.event, kind, {"call_id": call_id, **data})
+        # A copy: this may be another thread than the loop's.
+        for state in list(self._work.calls):
             if (state.call.id, state.call.occurrence) == (call_id, occurrence) and (
-                state.approval is not None and not state.approval.done()
+                state.approval is not None and state.approval.answer(refusal, tell)
             ):
-                return state.approval
+                return
         raise ApprovalNotPending(
             f"call {call_id} does not wait for an approval", correlation_id=self.id
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import signal as _os_signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -40,9 +41,9 @@ class Cancellable(Protocol):
 class StopSignal:
     """Asked once, seen by all.  The first cause stays; repeats only count (`presses`).
 
-    `deadline` is in seconds from now.  It is kept as an absolute time, and children may only
-    shorten it.  A deadline that has passed is a request of cause `deadline`, which the first look
-    (`checkpoint`, `sleep`, `wait`) makes.
+    `deadline` is in seconds from now, and not NaN (ValueError).  It is kept as an absolute time,
+    and children may only shorten it.  A deadline that has passed is a request of cause `deadline`,
+    which the first look (`checkpoint`, `sleep`, `wait`) makes.
     """
 
     __slots__ = (
@@ -63,6 +64,7 @@ class StopSignal:
     def __init__(
         self, *, deadline: float | None = None, clock: Clock = SYSTEM_CLOCK, run: str | None = None
     ) -> None:
+        _refuse_nan(deadline)
         self._clock = clock
         self._deadline_at = None if deadline is None else clock.monotonic() + deadline
         self._cause: Cause | None = None
@@ -126,14 +128,24 @@ class StopSignal:
         Bridges and callbacks have been called when this returns.  One that raises is logged and
         keeps nobody else from being told.
         """
+        return self._ask(cause, actor, words, again=True)
+
+    def _ask(
+        self, cause: Cause | CauseKind, actor: str | None, words: str | None, *, again: bool
+    ) -> bool:
+        """`request`; with `again` False, one that is not the first does not even count."""
         with self._lock:
+            first = self._cause is None
+            if not (first or again):
+                return False
             self._presses += 1
-            if first := self._cause is None:
+            if first:
                 if not isinstance(cause, Cause):
                     cause = Cause(cause, self._clock.wall(), actor, words)
                 self._cause = cause
             told = self._take_told() if first else []
             pressed = list(self._on_press.values())
+        # Outside the lock: a callback may want another signal's, whose callback wants this one.
         for call in told:
             _call(call)
         for call in pressed:
@@ -145,6 +157,7 @@ class StopSignal:
 
         `deadline` can only shorten what remains here.  `close` it when its work has ended.
         """
+        _refuse_nan(deadline)
         child = StopSignal(clock=self._clock, run=run or self._run)
         child._deadline_at = self._deadline_at
         if deadline is not None:
@@ -257,9 +270,7 @@ class StopSignal:
 
     def _look_at_deadline(self) -> None:
         if self._deadline_at is not None and self._clock.monotonic() >= self._deadline_at:
-            with self._lock:
-                if self._cause is None:
-                    self.request("deadline")
+            self._ask("deadline", None, None, again=False)
 
     async def _until(self, seconds: float | None) -> bool:
         """Wait for the request, the deadline or `seconds`; True unless the seconds came first."""
@@ -290,9 +301,7 @@ class StopSignal:
         if sleeping:
             return False
         # The loop's timers may fire a clock tick early; the deadline has come all the same.
-        with self._lock:
-            if self._cause is None:
-                self.request("deadline")
+        self._ask("deadline", None, None, again=False)
         return True
 
 
@@ -330,6 +339,12 @@ def stop_on_signals(
     finally:
         for number, previous in before.items():
             _os_signal.signal(number, previous)
+
+
+def _refuse_nan(deadline: float | None) -> None:
+    if deadline is not None and math.isnan(deadline):
+        # It would never come: no comparison with it is true.
+        raise ValueError("a deadline is a number of seconds, not NaN")
 
 
 def _call(callback: Callable[[], object]) -> None:

@@ -18,7 +18,6 @@ from typing import Any, Final, TypeVar
 from stopkit.call import CallState, never_started
 from stopkit.errors import StopkitError
 from stopkit.history import SendableHistory
-from stopkit.outcome import NotStarted
 from stopkit.pauses import PausePoint
 from stopkit.report import RunReport, StopReport
 from stopkit.run import End, RunRecord, RunStatus
@@ -200,17 +199,16 @@ class Ending:
         work = self._work
         cause = work.signal.cause
         if state.stage == "queued":
-            if state.approval is not None and not state.approval.done():
-                work.event("approval.withdrawn", {"call_id": state.call.id})
-                state.approval.set_result(
-                    NotStarted(
-                        reason="the run was stopped before anybody approved it",
-                        cause=cause.kind if cause else None,
-                        key=state.operation.key,
-                        evidence=("its function was never entered",),
-                    )
+            if (approval := state.approval) is not None:
+                withdrawn = never_started(
+                    state,
+                    "the run was stopped before anybody approved it",
+                    cause=cause.kind if cause else None,
                 )
-                return
+                approval.answer(withdrawn, partial(work.approval_withdrawn, state))
+                if approval.refusal is not None:
+                    # This one, or a person's just before it: the call is about to wake to it.
+                    return
             work.settle(
                 state,
                 never_started(
@@ -268,7 +266,7 @@ class Ending:
         return False
 
     async def _clean_up(self, cleanup: Callable[[], object]) -> None:
-        IN_CLEANUP.set(True)
+        IN_CLEANUP.set(self._work.run)
         try:
             result = cleanup()
             if asyncio.iscoroutine(result) or isinstance(result, asyncio.Future):

@@ -11,6 +11,7 @@ import contextlib
 import contextvars
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -20,6 +21,7 @@ from stopkit.call import BodyEnd, CallState, StillAtWork, judge, never_started
 from stopkit.errors import NotRecorded, StopkitError, StopRequested, StoreClosed
 from stopkit.events import EventKind
 from stopkit.history import SendableHistory
+from stopkit.operation import Operation, outcomes_by_call_id
 from stopkit.outcome import Evidence, Outcome
 from stopkit.pauses import PausePoint
 from stopkit.report import CallReport
@@ -44,10 +46,10 @@ Cleanup: TypeAlias = Callable[[], Awaitable[object]]
 
 WRITE_PATIENCE: Final = 5.0
 
-IN_CLEANUP: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar(
-    "stopkit_in_cleanup", default=False
+IN_CLEANUP: Final[contextvars.ContextVar[str | None]] = contextvars.ContextVar(
+    "stopkit_in_cleanup", default=None
 )
-"""True in the tasks that run a scope's clean-up functions."""
+"""The run whose clean-up functions the current task runs."""
 
 
 class Work:
@@ -67,6 +69,7 @@ class Work:
         self.complete = complete
         self.plan: StopPlan | None = None
         self.calls: list[CallState] = []
+        self.inherited: Sequence[Operation] = ()
         self.requests: dict[asyncio.Task[object], int] = {}
         self.cut_requests: set[asyncio.Task[object]] = set()
         self.performers: set[asyncio.Task[None]] = set()
@@ -95,6 +98,16 @@ class Work:
     def run(self) -> str:
         return self.record.id
 
+    @property
+    def in_cleanup(self) -> bool:
+        """True in the tasks that run this run's clean-up functions, and in no other run's."""
+        return IN_CLEANUP.get() == self.run
+
+    @property
+    def accounted(self) -> bool:
+        """True once every call has its outcome, and no more may come."""
+        return self.plan is not None and any(phase == "account" for phase, _ in self.plan.entered)
+
     async def pause(self, point: PausePoint) -> None:
         if self.store.pause is not None:
             await self.store.pause(point, self.run)
@@ -120,7 +133,7 @@ class Work:
         """
         wrapped = asyncio.wrap_future(future)
         # Clean-up starts after the close.
-        if not IN_CLEANUP.get():
+        if not self.in_cleanup:
             if not wrapped.done() and not self.closed.done():
                 waiting: list[asyncio.Future[Any]] = [wrapped, self.closed]
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -131,6 +144,9 @@ class Work:
     def event(self, kind: EventKind, data: Mapping[str, JsonValue]) -> Future[None]:
         at = self.clock.wall()
         return self.write(lambda tx: tx.event(self.run, kind, at, data), kind)
+
+    def approval_withdrawn(self, state: CallState) -> None:
+        self.event("approval.withdrawn", {"call_id": state.call.id})
 
     def record_request(self) -> Future[StopReceipt] | None:
         """Record the request to stop, once; None where that was done before."""
@@ -226,12 +242,13 @@ class Work:
         )
 
     def evidence(self) -> dict[str, Evidence]:
+        """What became of the calls of all attempts, as the messages name them."""
+        own = [replace(state.operation, outcome=state.outcome) for state in self.calls]
         found: dict[str, Evidence] = {}
-        for state in self.calls:
-            if state.outcome is not None:
-                call = state.call
-                name = call.id if call.occurrence == 1 else f"{call.id}#{call.occurrence}"
-                found[name] = state.outcome
+        for call_id, outcomes in outcomes_by_call_id([*self.inherited, *own]).items():
+            for occurrence, outcome in enumerate(outcomes, 1):
+                if outcome is not None:
+                    found[call_id if occurrence == 1 else f"{call_id}#{occurrence}"] = outcome
         return found
 
     def _request_written(self, future: Future[StopReceipt]) -> None:

@@ -111,16 +111,17 @@ def test_a_word_of_a_placeholder_makes_the_first_of_two_results_the_placeholder(
 
 
 def test_what_arrived_after_a_placeholder_is_told_once_each() -> None:
-    standin, one, two, copy = (
+    standin, again, one, two, copy = (
+        result(1, STANDIN),
         result(1, STANDIN),
         result(2, "one"),
         result(3, "two"),
         result(4, "one"),
     )
-    said = verdict(call(1, standin, one, two, copy))
+    said = verdict(call(1, standin, again, one, two, copy))
     assert said.keep is standin
     assert list(said.deliver) == [one, two]
-    assert list(said.drop) == [copy]
+    assert list(said.drop) == [again, copy]
 
 
 def test_news_is_told_where_the_model_went_on_and_written_where_it_did_not() -> None:

@@ -456,7 +456,8 @@ def lines_run(work: Callable[[], object]) -> int:
 @every_api
 def test_extend_and_request_cost_what_is_new(api: Api) -> None:
     costs = []
-    for turns in (10, 1_000):
+    # The first round loads what is loaded once, and is not compared.
+    for turns in (10, 10, 1_000):
         normalizer = Normalizer(api)
         for turn in range(turns):
             call_id = f"c{turn}"
@@ -473,7 +474,7 @@ def test_extend_and_request_cost_what_is_new(api: Api) -> None:
                 lines_run(normalizer.request),
             ]
         )
-    assert costs[0] == costs[1]
+    assert costs[1] == costs[2]
 
 
 @every_api

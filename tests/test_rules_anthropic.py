@@ -133,6 +133,8 @@ def test_words_behind_a_picture_leave_it_in_place() -> None:
     done = mended(A, [HI, model(call("a")), user(first, second), HI])
     mark = text("[stopkit: recorded result 2 of the same call]")
     assert done.history[2]["content"] == [result("a", content=[IMAGE, mark, text("more")])]
+    done = mended(A, [HI, model(call("a")), user(first, result("a", content=" ")), HI])
+    assert done.history[2]["content"] == [result("a", content=[IMAGE, mark])]
 
 
 @pytest.mark.rule("GEN-SHAPE-1", "ANT-EMPTY-1")

@@ -142,7 +142,7 @@ class Writer:
             verdict = self.result.decisions[call.index][1]
             if not verdict.pending:
                 answer = self._answer(call, verdict)
-                fresh = fresh or answer[0] is None
+                fresh = fresh or answer[0] is None or bool(answer[1].behind)
                 answers.append(answer)
         for message in exchange.users:
             message.tidy()
@@ -156,17 +156,20 @@ class Writer:
         if not answers:
             return
         run: list[Cell] = []
+        behind: list[Cell] = []
         for owner, cell in answers:
             if owner is not None:
                 if id(cell) not in leading:
                     self._say_moved(exchange, owner, cell)
                 take_out(owner, cell)
             run.append(cell.moved())
+            behind += cell.behind or ()
+            cell.behind = None
         home = exchange.users[0] if exchange.users else None
         if home is None or home.role != "user":
             home = Message("user", [], exchange.assistants[-1].where)
             exchange.users.insert(0, home)
-        home.cells[:0] = run
+        home.cells[:0] = [*run, *behind]
         home.touched = True
 
     def _say_moved(self, exchange: Exchange, owner: Message, cell: Cell) -> None:
@@ -257,6 +260,9 @@ class Writer:
         if is_error:
             merged["is_error"] = True
             if isinstance(merged["content"], list):
+                cell.behind = [
+                    Cell(part, cell.where) for part in merged["content"] if part["type"] != "text"
+                ]
                 merged["content"] = [p for p in merged["content"] if p["type"] == "text"]
         for result in more:
             self.record.add(

@@ -14,6 +14,7 @@ from pydantic import JsonValue
 from stopkit.errors import ReconcileRequired, RunConflict, RunNotFound
 from stopkit.events import Event, EventKind
 from stopkit.operation import (
+    UNDO_SUFFIX,
     Admission,
     Go,
     Operation,
@@ -248,8 +249,14 @@ def intend(
     )
     if not allowed:
         return Closed(record.status, record.cause)
-    earlier = latest_with_key(tx, operation.key)
-    admission = admit(earlier, fingerprint=operation.fingerprint, now=at, retention=retention)
+    earlier = latest_with_key(tx, operation.key, record.tenant)
+    admission = admit(
+        earlier,
+        fingerprint=operation.fingerprint,
+        now=at,
+        retention=retention,
+        undo=_get_operation(tx, earlier.run, earlier.key + UNDO_SUFFIX) if earlier else None,
+    )
     if not isinstance(admission, Go):
         return admission
     parameters = operation_parameters(operation)
@@ -400,14 +407,18 @@ def resettle(
     *,
     by: str,
     decided_by: str | None = None,
-) -> Operation:
+) -> Operation | None:
     """Replace an outcome by what evidence (`by`) or a named person (`decided_by`) established.
+
+    None, and nothing is changed, where it became known meanwhile.
 
     Raises:
         RunConflict: while the run has no end: its own worker may still bring the result.
     """
     require_end(tx, run)
     operation = get_operation(tx, run, key)
+    if not operation.unverified:
+        return None
     _write_outcome(
         tx,
         operation,
@@ -587,8 +598,9 @@ def operations_of_lineage(tx: Tx, lineage: str) -> tuple[Operation, ...]:
     )
 
 
-def latest_with_key(tx: Tx, key: str) -> Operation | None:
-    found = [operation_of(row) for row in tx.rows(q.OPS_BY_KEY, {"key": key})]
+def latest_with_key(tx: Tx, key: str, tenant: str | None) -> Operation | None:
+    """The operation that speaks for a key: in all sessions of one tenant, and in no other's."""
+    found = [operation_of(row) for row in tx.rows(q.OPS_BY_KEY, {"key": key, "of_tenant": tenant})]
     # What happened once stays the answer, whatever a later attempt came to.
     return max(
         found,

@@ -21,8 +21,8 @@ from stopkit.clock import SYSTEM_CLOCK, Clock, Ids, random_id
 from stopkit.errors import NotRecorded, StoreClosed, StoreError
 from stopkit.events import Event
 from stopkit.history import ToolCall
-from stopkit.operation import Decision, Operation, resettle_by_person
-from stopkit.outcome import NotStarted, Outcome
+from stopkit.operation import Decision, Operation, outcomes_by_call_id, resettle_by_person
+from stopkit.outcome import NotStarted, Outcome, Unknown
 from stopkit.pauses import PauseHook
 from stopkit.run import ENDED, RunRecord
 from stopkit.stop import Cause, CauseKind, StopPolicy
@@ -287,21 +287,35 @@ class Store(ABC):
     async def evidence(self, run: str, calls: Sequence[ToolCall]) -> Mapping[str, Outcome]:
         """What the ledger knows of the calls of a history; ids that recur are written `id#n`.
 
-        A call without a row never started: the row is written first.
+        All attempts of the run count: the history of a resumed one begins with theirs.  A call
+        without a row never started: the row is written first.  Where an id recurs more often than
+        the ledger has it, nobody can tell which call is which, and they are unknown.
         """
-        rows = await self.operations(run)
-        by_call = {(row.call_id, row.occurrence): row for row in rows}
+        record = await self.load(run)
+        rows = await self.read(partial(ledger.operations_of_lineage, lineage=record.lineage))
+        recorded = outcomes_by_call_id(rows)
+        most: dict[str, int] = {}
+        for call in calls:
+            most[call.id] = max(call.occurrence, most.get(call.id, 0))
         found: dict[str, Outcome] = {}
         for call in calls:
-            row = by_call.get((call.id, call.occurrence))
-            name = call.id if call.occurrence == 1 else f"{call.id}#{call.occurrence}"
-            if row is None:
-                found[name] = NotStarted(
+            outcomes = recorded.get(call.id, [])
+            outcome: Outcome | None
+            if not outcomes:
+                outcome = NotStarted(
                     reason="it never started",
                     evidence=("the ledger has no row for it, and one is written before a start",),
                 )
-            elif row.outcome is not None:
-                found[name] = row.outcome
+            elif most[call.id] > len(outcomes):
+                outcome = Unknown(
+                    reason="its id recurs, and the ledger does not tell these calls apart",
+                    evidence=(f"the ledger has {len(outcomes)} of {most[call.id]} such calls",),
+                )
+            else:
+                outcome = outcomes[call.occurrence - 1]
+            if outcome is not None:
+                name = call.id if call.occurrence == 1 else f"{call.id}#{call.occurrence}"
+                found[name] = outcome
         return found
 
     async def take_over(self, run: str) -> RunRecord:
@@ -342,6 +356,8 @@ class Store(ABC):
                 tx, run, key, outcome, at, by="a person", decided_by=by.strip()
             )
             ledger.close_if_reconciled(tx, run, at)
+            # What is known already was refused above, in this transaction.
+            assert settled is not None
             return settled
 
         return await self.write(apply)

@@ -71,7 +71,14 @@ LIST_OPS: Final = (
     .where(OPS.c.run == BY_RUN)
     .order_by(OPS.c.request, OPS.c.call_id, OPS.c.occurrence)
 )
-OPS_BY_KEY: Final = sa.select(OPS).where(OPS.c.key == sa.bindparam("key"))
+OPS_BY_KEY: Final = (
+    sa.select(OPS)
+    .join(RUNS, RUNS.c.id == OPS.c.run)
+    .where(
+        OPS.c.key == sa.bindparam("key"),
+        RUNS.c.tenant.is_not_distinct_from(sa.bindparam("of_tenant", type_=sa.Text)),
+    )
+)
 INSERT_OP: Final = sa.insert(OPS)
 DISPATCH_OP: Final = (
     sa.update(OPS)
