@@ -183,10 +183,12 @@ def test_a_spill_that_cannot_be_written_costs_the_file_alone(tmp_path):
 def test_a_slow_reader_misses_some_and_sees_the_gap():
     async def main():
         limits = OutputLimits(memory=1000)
-        async with ProcessUnit.shell("head -c 3000000 /dev/zero", output=limits) as unit:
+        line = "printf first; read go; head -c 3000000 /dev/zero"
+        async with ProcessUnit.shell(line, stdin="pipe", output=limits) as unit:
             stream = unit.stream()
             # The first look takes what is there; the rest comes while nobody reads.
             first = await anext(stream)
+            await unit.write(b"\n")
             await unit.wait()
             rest = [chunk async for chunk in stream]
         return first, rest, unit.report
