@@ -474,7 +474,8 @@ def test_extend_and_request_cost_what_is_new(api: Api) -> None:
                 lines_run(normalizer.request),
             ]
         )
-    assert costs[1] == costs[2]
+    # A hundred times the past may cost a few lines (a cache that was full), never a share of it.
+    assert all(long <= 1.05 * short + 20 for short, long in zip(costs[1], costs[2], strict=True))
 
 
 @every_api
