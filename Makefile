@@ -9,7 +9,6 @@ BENCH := .bench-venv
 demo: $(VENV)/.installed
 	@$(BIN)/python examples/demo.py
 	@$(BIN)/python examples/own_loop.py
-	@$(BIN)/python examples/stop_a_build.py
 
 test: $(VENV)/.installed-test
 	@$(BIN)/python -m pytest -n auto
