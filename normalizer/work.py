@@ -95,6 +95,13 @@ class Recorder:
         """`became` is the object in the output that the change speaks of, by identity."""
         self.changes.append((kind, rule, where, became, call_id, outcome, note, removed))
 
+    def finished(self, final: Callable[[object], object]) -> list[RawChange]:
+        """The changes with what each became as `final` gives it, once everything is written."""
+        return [
+            (kind, rule, where, final(became), call_id, outcome, note, removed)
+            for kind, rule, where, became, call_id, outcome, note, removed in self.changes
+        ]
+
     def mark(self) -> int:
         return len(self.changes)
 

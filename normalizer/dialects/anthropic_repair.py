@@ -54,10 +54,7 @@ def repair(items: list[Any], found: Scan, context: Context) -> Repaired:
     regions = reader.read()
     result = _Pairing(items, found, context, record, regions, reader.turn).pair()
     Writer(items, regions, context, record, result).write()
-    result.changes = [
-        (kind, rule, where, _final(became), call_id, outcome, note, removed)
-        for kind, rule, where, became, call_id, outcome, note, removed in record.changes
-    ]
+    result.changes = record.finished(_final)
     if reader.lost_before:
         result.blocked = True
         result.hints.append(

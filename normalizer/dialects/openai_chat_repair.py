@@ -42,10 +42,7 @@ def repair(items: list[Any], found: Scan, context: Context) -> Repaired:
     regions = reader.read()
     result = _Pairing(items, regions, context, record, reader.turn).pair()
     Writer(items, regions, record, result).write()
-    result.changes = [
-        (kind, rule, where, _final(became), call_id, outcome, note, removed)
-        for kind, rule, where, became, call_id, outcome, note, removed in record.changes
-    ]
+    result.changes = record.finished(_final)
     return result
 
 
